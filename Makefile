@@ -1,0 +1,41 @@
+# Every target sets up .venv by itself. PYTHON chooses the interpreter that makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-slow check format benchmark wheel clean
+
+# The constraints pin the tested versions; without them pip would fetch a CUDA build of torch.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/candapt demo --out demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -m 'not slow' -q
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow -q
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python -m benchmarks.tables
+
+wheel: $(READY)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf .venv build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

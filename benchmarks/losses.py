@@ -1,0 +1,162 @@
+"""Time the contrastive domain discrepancy against a loop over pairs of classes: `python -m benchmarks.losses`.
+
+The loop is laid out as the first implementations of the loss are: the differences of a pair of classes as one
+(m, n, d) tensor, the distances inside a class kept, the kernels of every pair evaluated on their own. Both sides run
+forward and backward on the same batch, turn by turn, so that whatever else the machine does meets both.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+if __package__ in (None, ""):  # started as a file: make the package beside this folder importable
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from candapt.losses import contrastive_domain_discrepancy
+
+RESULTS = Path(__file__).resolve().parent / "results" / "losses.json"
+CASES = {
+    # name: classes in the batch, samples of each class and domain, width of every layer, classes of the task
+    "Office-31, features": (10, 3, (2048,), 31),
+    "Office-31, features and probabilities": (10, 3, (2048, 31), 31),
+    "VisDA-2017, features and probabilities": (6, 10, (2048, 12), 12),
+}
+
+
+def loop_discrepancy(source: list[Tensor], target: list[Tensor], classes: int, num_classes: int) -> Tensor:
+    """CDD by a loop over layers and pairs of classes; the rows are in order of class, equally many each."""
+    intra, inter = source[0].new_zeros(()), source[0].new_zeros(())
+    for s, t in zip(source, target, strict=True):
+        of_source, of_target = s.chunk(classes), t.chunk(classes)
+        within_source = [expanded_distances(x, x) for x in of_source]
+        within_target = [expanded_distances(x, x) for x in of_target]
+        for a in range(classes):
+            for b in range(classes):
+                across = expanded_distances(of_source[a], of_target[b])
+                value = pair_discrepancy(within_source[a], within_target[b], across)
+                if a == b:
+                    intra = intra + value
+                else:
+                    inter = inter + value
+    return intra / num_classes - inter / (num_classes * (num_classes - 1))
+
+
+def expanded_distances(a: Tensor, b: Tensor) -> Tensor:
+    rows = a.unsqueeze(1).expand(-1, len(b), -1)
+    columns = b.unsqueeze(0).expand(len(a), -1, -1)
+    return ((rows - columns) ** 2).sum(2)
+
+
+def pair_discrepancy(within_source: Tensor, within_target: Tensor, across: Tensor) -> Tensor:
+    samples = len(within_source) + len(within_target)
+    total = within_source.sum() + within_target.sum() + 2 * across.sum()
+    gamma = (total / (samples * (samples - 1))).detach()
+    gammas = [torch.clamp(gamma * 2.0**power, min=1e-5) for power in range(-2, 3)]
+    parts = [sum_of_kernels(distances, gammas).mean() for distances in (within_source, within_target, across)]
+    return parts[0] + parts[1] - 2 * parts[2]
+
+
+def sum_of_kernels(distances: Tensor, gammas: list[Tensor]) -> Tensor:
+    total = torch.zeros_like(distances)
+    for gamma in gammas:
+        total = total + torch.exp(-torch.clamp(distances / gamma, 1e-5, 1e5))
+    return total
+
+
+def measure(name: str, repetitions: int) -> dict[str, Any]:
+    """Times in milliseconds, their ratio and how far the two results lie apart."""
+    classes, samples, widths, num_classes = CASES[name]
+    random = torch.Generator().manual_seed(0)
+    layers = [
+        [torch.rand(classes * samples, width, generator=random).requires_grad_() for width in widths] for _ in range(2)
+    ]
+    labels = torch.arange(classes).repeat_interleave(samples)
+
+    def ours() -> Tensor:
+        return contrastive_domain_discrepancy(*layers, labels, labels, num_classes=num_classes)
+
+    def loop() -> Tensor:
+        return loop_discrepancy(*layers, classes, num_classes)
+
+    value, gradient = forward_and_backward(ours, layers)
+    expected, expected_gradient = forward_and_backward(loop, layers)
+    times = [(elapsed(ours, layers), elapsed(loop, layers)) for _ in range(repetitions + 3)][3:]  # the first warm up
+    ours_ms, loop_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "case": name,
+        "ours_ms": round(ours_ms, 3),
+        "loop_ms": round(loop_ms, 3),
+        "ratio": round(loop_ms / ours_ms, 1),
+        "fastest_ours_ms": round(min(ours for ours, _ in times), 3),
+        "fastest_loop_ms": round(min(loop for _, loop in times), 3),
+        "value_difference": abs(float(value - expected)),
+        "gradient_difference": float((gradient - expected_gradient).abs().max() / expected_gradient.abs().max()),
+    }
+
+
+def forward_and_backward(loss: Callable[[], Tensor], layers: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
+    """The value and the gradient to the first layer of the source."""
+    for layer in (*layers[0], *layers[1]):
+        layer.grad = None
+    value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    gradient = layers[0][0].grad
+    assert gradient is not None
+    return value.detach(), gradient
+
+
+def elapsed(loss: Callable[[], Tensor], layers: list[list[Tensor]]) -> float:
+    start = time.perf_counter()
+    forward_and_backward(loss, layers)
+    return 1000 * (time.perf_counter() - start)
+
+
+def candapt_version() -> str:
+    try:
+        return version("candapt")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the contrastive domain discrepancy against a loop over pairs.")
+    parser.add_argument("--repetitions", type=int, default=100, help="timed turns of each side (default: 100)")
+    parser.add_argument("--threads", type=int, default=2, help="threads that torch may use (default: 2)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+
+    print(f"{'forward + backward, median in ms':<42}{'ours':>8}{'loop':>10}{'ratio':>8}")
+    rows = []
+    for name in CASES:
+        row = measure(name, arguments.repetitions)
+        print(f"{name:<42}{row['ours_ms']:>8.2f}{row['loop_ms']:>10.2f}{row['ratio']:>8.1f}")
+        rows.append(row)
+    record = {
+        "command": f"python -m benchmarks.losses --repetitions {arguments.repetitions} --threads {arguments.threads}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "candapt": candapt_version(),
+        },
+        "threads": arguments.threads,
+        "repetitions": arguments.repetitions,
+        "cases": rows,
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""`python -m candapt`."""
+
+import sys
+
+from candapt.cli import main
+
+sys.exit(main())

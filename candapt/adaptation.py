@@ -1,0 +1,121 @@
+"""The main job: from a task and settings to an adapted model. Command line and estimator both call it."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from lightning_fabric import Fabric
+
+from candapt.data.domains import Domain, LabeledDomain, Task
+from candapt.data.transforms import ImageSettings
+from candapt.errors import UserError
+from candapt.methods import METHODS
+from candapt.model import Model, Predictions, embed_frozen, reach_of
+from candapt.network.build import Layers, build_layers
+from candapt.randomness import derive_seed
+from candapt.settings import Settings
+from candapt.training.loop import Record, Training
+
+log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Something that follows a training, for instance a progress bar or a run folder; it can steer nothing."""
+
+    def on_step(self, done: int, planned: int) -> None:
+        """After a step: steps done and planned in this round."""
+
+    def on_round(self, training: Training, record: Record) -> None:
+        """After a round: what is known of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """What a training leaves."""
+
+    model: Model
+    predictions: Predictions
+    """Of the target."""
+    history: list[Record]
+    seconds: float
+    settled: bool
+    """Whether it stopped because labels and centers had settled, before the last round."""
+
+
+def adapt(
+    task: Task, settings: Settings, *, images: ImageSettings | None = None, watcher: Watcher | None = None
+) -> Adapted:
+    """Train a method on a task.
+
+    Args:
+        task: labelled source and unlabelled target.
+        settings: everything else that decides the outcome.
+        images: how image files were turned into samples, to be kept with the model.
+        watcher: is told of steps and rounds.
+    """
+    check_task(task)
+    started = time.perf_counter()
+    fabric = Fabric(accelerator=settings.training.accelerator, devices=1, precision=settings.training.precision)
+    layers = initial_layers(task, settings)
+    log.info("Network: %s, fine-tuning %s.", layers.settings.backbone, layers.settings.finetune)
+    prepared = prepare(task, layers, fabric, settings.training.evaluation_batch)
+    kind = METHODS[settings.method]
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(settings.seed, "method"))
+        method = kind(layers.network, settings.adaptation or kind.Settings())
+    training = Training(fabric, method, prepared, settings)
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    training.run(watcher.on_step if watcher else nothing, watcher.on_round if watcher else nothing)
+    clusters = method.final_clusters(training.describe_round())
+    model = Model(
+        method.cpu().eval(),
+        settings.method,
+        layers,
+        task.source.classes,
+        tuple(task.source.samples.shape),
+        images,
+        settings.training.evaluation_batch,
+        clusters.centers.cpu(),
+        reach_of(clusters).cpu(),
+    )
+    predictions = model.predict_prepared(prepared.target)
+    history, seconds = training.state.history, time.perf_counter() - started
+    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds)
+
+
+def initial_layers(task: Task, settings: Settings) -> Layers:
+    """The network before training, a function of the seed alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(settings.seed, "network"))
+        return build_layers(settings.network, tuple(task.source.samples.shape), task.num_classes)
+
+
+def prepare(task: Task, layers: Layers, fabric: Fabric, batch_size: int) -> Task:
+    """The task as the trained layers see it: through the frozen ones, once."""
+    if layers.frozen is None:
+        return task
+    frozen = layers.frozen.to(fabric.device)
+    log.info("Computing the frozen backbone's features of %d images.", len(task.source) + len(task.target))
+    source: Domain = embed_frozen(frozen, task.source, batch_size)
+    target = embed_frozen(frozen, task.target, batch_size)
+    frozen.cpu()
+    return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
+
+
+def check_task(task: Task) -> None:
+    """Refuse a source and a target that do not fit together."""
+    source, target = tuple(task.source.samples.shape), tuple(task.target.samples.shape)
+    if source != target:
+        raise UserError(
+            f"Source samples have shape {source} but target samples {target}: both must come from the same features."
+        )
+    if len(task.target) < 2:
+        raise UserError("The target has fewer than two samples: there is nothing to adapt to.")
+
+
+def with_method(settings: Settings, method: str) -> Settings:
+    """The same settings for another method, with that method's own defaults."""
+    return replace(settings, method=method, adaptation=METHODS[method].Settings())

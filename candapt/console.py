@@ -1,0 +1,107 @@
+"""What the user sees while a command works: bars in a terminal, plain lines elsewhere."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from candapt.training.loop import Record, Training
+
+console = Console(stderr=True)
+log = logging.getLogger("candapt")
+
+
+def show_log() -> None:
+    """Send the log to standard error, once."""
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        plain = logging.StreamHandler(sys.stderr)
+        plain.setFormatter(logging.Formatter("%(message)s"))
+        rich = RichHandler(console=console, show_level=False, show_path=False, markup=False)
+        log.addHandler(rich if console.is_terminal else plain)
+    # Fabric announces accelerators that the machine lacks.
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send the log to a file too, with the time of each line."""
+    handler = logging.FileHandler(path, encoding="utf-8", errors="surrogateescape")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+class TrainingBar:
+    """A bar with the time left in a terminal; elsewhere the log lines alone tell how it goes."""
+
+    def __init__(self, title: str, rounds: int) -> None:
+        self.title, self.rounds = title, rounds
+        self.round = 0
+        self.bar = _bar()
+        self.task = self.bar.add_task(title, total=rounds)
+
+    def __enter__(self) -> "TrainingBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def on_step(self, done: int, planned: int) -> None:
+        """Move the bar; a round counts as one."""
+        self.bar.update(self.task, completed=self.round + done / planned)
+
+    def on_round(self, training: Training, record: Record) -> None:
+        """Log the round."""
+        self.round = int(record["round"]) + 1
+        log.info("%s", describe_round(self.title, self.rounds, record))
+
+
+def describe_round(title: str, rounds: int, record: Record) -> str:
+    """One line of plain text for a round."""
+    words = {
+        "classification": "classification {:.3f}",
+        "discrepancy": "discrepancy {:.3f}",
+        "kept_samples": "kept {:.0f} samples",
+        "kept_classes": "of {:.0f} classes",
+        "label_change": "labels changed {:.1%}",
+        "center_shift": "centers moved {:.4f}",
+        "learning_rate": "learning rate {:.2g}",
+        "oracle_accuracy": "oracle accuracy {:.1%}",
+        "seconds": "{:.1f} s",
+    }
+    told = [text.format(record[name]) for name, text in words.items() if name in record]
+    return f"{title} round {int(record['round']) + 1}/{rounds}: {', '.join(told)}"
+
+
+@contextmanager
+def counting(title: str) -> Iterator["Counter"]:
+    """A bar for work whose size is told as it goes."""
+    with _bar() as bar:
+        yield Counter(bar, title)
+
+
+class Counter:
+    """Called with (done, total)."""
+
+    def __init__(self, bar: Progress, title: str) -> None:
+        self.bar, self.task = bar, bar.add_task(title, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how far the work is."""
+        self.bar.update(self.task, completed=done, total=total)
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

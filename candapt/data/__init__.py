@@ -1,0 +1,1 @@
+"""Domains: reading, transforming and sampling them."""

@@ -1,0 +1,99 @@
+"""Domains: samples with a name each, and labels only in a `LabeledDomain`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Side(IntEnum):
+    """Which of a task's two domains a sample comes from; also the index of its batch norm."""
+
+    SOURCE = 0
+    TARGET = 1
+
+
+class Samples(Protocol):
+    """Something that can be read by index, as the network will see it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
+        """Samples as float32, shape (len(indices), *shape): with a seed a training view, else the evaluation view."""
+
+
+class ArraySamples:
+    """Samples that are already in memory; training and evaluation see the same values."""
+
+    def __init__(self, array: Any) -> None:
+        """Take any array of shape (n, ...); it is kept as float32."""
+        self.array = torch.as_tensor(np.asarray(array, dtype=np.float32))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.array.shape[1:])
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.array)
+
+    def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
+        """The rows at `indices`."""
+        return self.array[indices]
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Samples without labels. An array is accepted in place of `Samples`."""
+
+    samples: Samples
+    names: Sequence[str] = ()
+    """What each sample is called in predictions: a file's path, or by default its row number."""
+
+    def __post_init__(self) -> None:
+        """Wrap a bare array and number unnamed samples."""
+        if not hasattr(self.samples, "read"):
+            object.__setattr__(self, "samples", ArraySamples(self.samples))
+        if not len(self.names):
+            object.__setattr__(self, "names", tuple(str(row) for row in range(len(self.samples))))
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledDomain(Domain):
+    """Samples with labels: the source, or a target on which an oracle reports."""
+
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """Class index of each sample, shape (n,)."""
+    classes: tuple[str, ...] = ()
+    """Class names; a label is an index into them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A labelled source and an unlabelled target. There is no place for target labels."""
+
+    source: LabeledDomain
+    target: Domain
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the source."""
+        return len(self.source.classes)
+
+    def domain(self, side: Side) -> Domain:
+        """The domain of that side."""
+        return self.source if side == Side.SOURCE else self.target

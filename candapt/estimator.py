@@ -1,0 +1,111 @@
+"""A scikit-learn estimator over the same code as the command line."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from candapt.adaptation import adapt
+from candapt.data.domains import ArraySamples, Domain, Task
+from candapt.data.features import labeled_arrays
+from candapt.model import Predictions
+from candapt.presets import DEFAULT, make_settings
+from candapt.settings import Settings
+
+
+class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Classify a target domain that has no labels, by what a labelled source domain shows.
+
+    Args:
+        method: a name in `candapt.METHODS`.
+        preset: where the settings' defaults come from: default, paper or official.
+        rounds: rounds at most; None takes the preset's.
+        seed: seed of every random draw.
+        settings: further settings by the names of the command line's flags, for instance {"can.weight": 0.5}.
+
+    Attributes:
+        classes_: the class labels, as given in y.
+        model_: the adapted `Model`.
+        history_: what was logged of each round.
+        pseudo_labels_: cluster label of each target sample.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.arange(60) % 2
+        >>> X = rng.normal(size=(60, 8)) + 3 * y[:, None]
+        >>> model = DomainAdaptationClassifier(rounds=2).fit(X, y, target=X + 1)
+        >>> model.predict(X + 1).shape
+        (60,)
+    """
+
+    def __init__(
+        self,
+        method: str = "can",
+        *,
+        preset: str = DEFAULT,
+        rounds: int | None = None,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.rounds = rounds
+        self.seed = seed
+        self.settings = settings
+
+    def fit(self, X: Any, y: Any, target: Any = None) -> Self:  # noqa: N803
+        """Adapt from X, y to the target.
+
+        Args:
+            X: source samples: features (n, d), or small grey images (n, h, w) or (n, 1, h, w).
+            y: their labels, shape (n,).
+            target: target samples, an array like X or a `Domain`. Inside scikit-learn's cross-validation give a
+                `Domain`: an array with as many rows as X would be cut like X. Without a target there is nothing to
+                adapt to and the source itself is taken.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float32, allow_nd=True, ensure_min_samples=2)  # noqa: N806
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        source = labeled_arrays(_with_channels(X), numbers, [str(name) for name in self.classes_], where="X")
+        adapted = adapt(Task(source, self._domain(X if target is None else target)), self._settings())
+        self.model_ = adapted.model
+        self.history_ = adapted.history
+        self.pseudo_labels_ = self.classes_[adapted.predictions.cluster_labels.numpy()]
+        return self
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        """Class of each sample, which is taken to come from the target domain; shape (n,)."""
+        return self.classes_[self._predictions(X).labels.numpy()]
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        """Probability of each class in the order of `classes_`, shape (n, classes)."""
+        return self._predictions(X).probabilities.numpy()
+
+    def transform(self, X: Any) -> Any:  # noqa: N803
+        """Adapted features, shape (n, num_features)."""
+        return self._predictions(X).features.numpy()
+
+    def _predictions(self, X: Any) -> Predictions:  # noqa: N803
+        check_is_fitted(self, "model_")
+        if not isinstance(X, Domain):
+            X = validate_data(self, X, reset=False, dtype=np.float32, allow_nd=True)  # noqa: N806
+        return self.model_.predict(self._domain(X))
+
+    def _domain(self, X: Any) -> Domain:  # noqa: N803
+        if isinstance(X, Domain):
+            return X
+        return Domain(ArraySamples(_with_channels(check_array(X, dtype=np.float32, allow_nd=True))))
+
+    def _settings(self) -> Settings:
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        changes = {**rounds, **(self.settings or {})}
+        return make_settings(self.method, preset=self.preset, seed=self.seed, changes=changes)
+
+
+def _with_channels(X: Any) -> Any:  # noqa: N803
+    """Grey images (n, h, w) as (n, 1, h, w); anything else as it is."""
+    return X[:, None] if X.ndim == 3 else X

@@ -1,0 +1,1 @@
+"""Outputs over whole domains, and how good they are."""

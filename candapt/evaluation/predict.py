@@ -1,0 +1,34 @@
+"""Outputs of a method over a whole domain."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from candapt.data.domains import Domain, Side
+from candapt.methods.base import Method
+from candapt.network.batchnorm import estimate_statistics
+from candapt.network.network import Outputs
+
+
+@torch.no_grad()
+def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Outputs:
+    """Features and logits of every sample, in order, on the CPU; evaluation views, evaluation mode."""
+    method.eval()
+    parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size)]
+    return Outputs(*(torch.cat([part[field].cpu() for part in parts]) for field in range(2)))
+
+
+def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:
+    """Take the batch norm statistics of one side from the whole domain."""
+    estimate_statistics(method.network.backbone, side, read_in_order(method, domain, batch_size))
+
+
+def read_in_order(module: nn.Module, domain: Domain, batch_size: int) -> Iterator[Tensor]:
+    """Evaluation views batch by batch, on the device of the module that will take them."""
+    device = next(module.parameters()).device
+    batches = -(-len(domain) // batch_size)
+    for indices in torch.arange(len(domain)).tensor_split(
+        batches
+    ):  # of equal size: batch norm cannot take a rest of one
+        yield domain.samples.read(indices).to(device)

@@ -1,0 +1,157 @@
+"""Maximum mean discrepancy of DAN (Long et al., ICML 2015) and joint MMD of JAN (Long et al., ICML 2017)."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from candapt.losses.kernels import Mixture, gaussian_mixture, squared_distances
+from candapt.losses.layers import Layers, paired_layers
+
+Estimator = Literal["biased", "unbiased", "linear"]
+
+JAN_MIXTURES = (Mixture(), Mixture(kernels=1, bandwidth=1.68))
+"""The kernels of JAN: five with a bandwidth from the data for the features, one fixed for the softmax output."""
+
+
+def maximum_mean_discrepancy(
+    source: Layers,
+    target: Layers,
+    *,
+    estimator: Estimator = "biased",
+    mixtures: Mixture | Sequence[Mixture] | None = None,
+) -> Tensor:
+    """Squared MMD between the domains, added over the layers.
+
+    Args:
+        source: features (n, d), or a sequence of them with one entry a layer.
+        target: features (m, d) of the same layers.
+        estimator: "biased" averages the kernel over all pairs, each sample with itself included, as CAN does;
+            "unbiased" leaves out the pairs of a sample with itself; "linear" looks only at neighbors in the batch, the
+            last one next to the first, in time linear in the samples, and needs as many source as target samples.
+        mixtures: the kernels of every layer, or one entry a layer. Default: five with a bandwidth from the data.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: if shapes do not fit together, or a domain has too few samples for the estimator.
+    """
+    means = _estimator(estimator)
+    layers = _layer_kernels(source, target, estimator, mixtures)
+    return torch.stack([means(*kernels) for kernels in layers]).sum()
+
+
+def joint_maximum_mean_discrepancy(
+    source: Layers,
+    target: Layers,
+    *,
+    estimator: Estimator = "biased",
+    mixtures: Mixture | Sequence[Mixture] | None = None,
+) -> Tensor:
+    """Squared MMD between the joint distributions of all layers, whose kernel is the product of the layers' kernels.
+
+    JAN itself is `mixtures=JAN_MIXTURES` on bottleneck features and softmax outputs.
+
+    Args:
+        source: features (n, d), or a sequence of them with one entry a layer.
+        target: features (m, d) of the same layers.
+        estimator: as in `maximum_mean_discrepancy`.
+        mixtures: the kernels of every layer, or one entry a layer. Default: five with a bandwidth from the data.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: if shapes do not fit together, or a domain has too few samples for the estimator.
+    """
+    means = _estimator(estimator)
+    layers = _layer_kernels(source, target, estimator, mixtures)
+    return means(*(prod(kernels[1:], start=kernels[0]) for kernels in zip(*layers, strict=True)))
+
+
+def _layer_kernels(
+    source: Layers, target: Layers, estimator: Estimator, mixtures: Mixture | Sequence[Mixture] | None
+) -> list[list[Tensor]]:
+    """For every layer the kernel on each kind of pairs that the estimator averages."""
+    layers = paired_layers(source, target)
+    _check_counts(len(layers[0][0]), len(layers[0][1]), estimator)
+    pairs = _neighbor_distances if estimator == "linear" else _all_distances
+    kernels = []
+    for (s, t), mixture in zip(layers, _one_a_layer(mixtures, len(layers)), strict=True):
+        bandwidth = _bandwidth(s, t, mixture)
+        kernels.append([_similarities(distances, bandwidth, mixture) for distances in pairs(s, t)])
+    return kernels
+
+
+def _similarities(distances: Tensor, bandwidth: Tensor | float, mixture: Mixture) -> Tensor:
+    return gaussian_mixture(distances, bandwidth, kernels=mixture.kernels, ratio=mixture.ratio)
+
+
+def _one_a_layer(mixtures: Mixture | Sequence[Mixture] | None, layers: int) -> Sequence[Mixture]:
+    if mixtures is None or isinstance(mixtures, Mixture):
+        return [mixtures or Mixture()] * layers
+    if len(mixtures) != layers:
+        raise ValueError(f"There are {layers} layers, but mixtures has {len(mixtures)} entries; give one a layer.")
+    return mixtures
+
+
+def _check_counts(source: int, target: int, estimator: Estimator) -> None:
+    if estimator != "biased" and min(source, target) < 2:
+        raise ValueError(
+            f"The {estimator} estimator needs two samples of each domain, got {source} and {target}; "
+            'use estimator="biased" for single samples.'
+        )
+    if estimator == "linear" and source != target:
+        raise ValueError(f"The linear estimator needs equally many samples, got {source} and {target}.")
+
+
+def _bandwidth(source: Tensor, target: Tensor, mixture: Mixture) -> Tensor | float:
+    """The fixed bandwidth, or the mean squared distance between distinct samples of both domains together."""
+    if mixture.bandwidth is not None:
+        return mixture.bandwidth
+    union = torch.cat([source, target]).detach()
+    # The squared distances of all ordered pairs add up to 2 n times those to the mean: no need to form the pairs.
+    return 2 * (union - union.mean(0)).square().sum() / (len(union) - 1)
+
+
+def _all_distances(source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Within the source (n, n), within the target (m, m) and across (n, m)."""
+    distances = squared_distances(torch.cat([source, target]))
+    n = len(source)
+    return distances[:n, :n], distances[n:, n:], distances[:n, n:]
+
+
+def _neighbor_distances(source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Each sample to the next one: within the source, within the target, source to target, target to source; (n,)."""
+    next_source, next_target = source.roll(-1, 0), target.roll(-1, 0)
+    pairs = (source, next_source), (target, next_target), (source, next_target), (target, next_source)
+    return tuple((a - b).square().sum(1) for a, b in pairs)
+
+
+def _biased(within_source: Tensor, within_target: Tensor, across: Tensor) -> Tensor:
+    return within_source.mean() + within_target.mean() - 2 * across.mean()
+
+
+def _unbiased(within_source: Tensor, within_target: Tensor, across: Tensor) -> Tensor:
+    return _mean_of_others(within_source) + _mean_of_others(within_target) - 2 * across.mean()
+
+
+def _mean_of_others(kernel: Tensor) -> Tensor:
+    """Mean over pairs of distinct samples."""
+    return (kernel.sum() - kernel.diagonal().sum()) / (len(kernel) * (len(kernel) - 1))
+
+
+def _linear(within_source: Tensor, within_target: Tensor, forward: Tensor, backward: Tensor) -> Tensor:
+    return (within_source + within_target - forward - backward).mean()
+
+
+_ESTIMATORS: dict[str, Callable[..., Tensor]] = {"biased": _biased, "unbiased": _unbiased, "linear": _linear}
+
+
+def _estimator(name: str) -> Callable[..., Tensor]:
+    if name not in _ESTIMATORS:
+        raise ValueError(f"There is no estimator {name!r}; choose one of {', '.join(_ESTIMATORS)}.")
+    return _ESTIMATORS[name]

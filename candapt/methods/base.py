@@ -1,0 +1,122 @@
+"""What a method is: which samples each step sees, and which losses it minimizes on them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt.data.domains import LabeledDomain, Side, Task
+from candapt.data.sampling import random_batches
+from candapt.network.network import Network, Outputs
+from candapt.randomness import generator
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of one domain that a step will see: plain indices, not yet read."""
+
+    side: Side
+    indices: Tensor
+    """Rows of the domain, shape (n,)."""
+    labels: Tensor
+    """Labels, or pseudo labels on the target, shape (n,); -1 where there is none."""
+
+
+class BatchPart(NamedTuple):
+    """A part after reading."""
+
+    x: Tensor
+    labels: Tensor
+
+
+Draw = Mapping[str, Part]
+"""The parts of one step by name, for instance `source` and `target`."""
+Batch = Mapping[str, BatchPart]
+"""The same parts after reading."""
+Losses = dict[str, Tensor]
+"""Named losses; their sum is minimized."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One kind of optimizer step inside a batch."""
+
+    name: str = "train"
+    updates: tuple[str, ...] = ("network",)
+    """The parts of the method, names of its submodules, that this phase updates."""
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a method may look at when it lays out a round."""
+
+    index: int
+    task: Task
+    seed: int
+    """Seed of this round in this process."""
+    batch_size: int
+    steps: int | None
+    """Steps of the round; None lets the method choose."""
+    embed: Callable[[Side], Outputs]
+    """Features and logits of a whole domain by the network as it is now."""
+    previous: Clusters | None
+    """Clusters of the round before."""
+
+    def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
+        """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""
+        draws: list[dict[str, Part]] = [{} for _ in range(steps)]
+        for side in sides:
+            domain = self.task.domain(side)
+            labels = domain.labels if isinstance(domain, LabeledDomain) else torch.full((len(domain),), -1)
+            chosen = random_batches(len(domain), self.batch_size, steps, generator(self.seed, "batches", side.name))
+            for draw, indices in zip(draws, chosen, strict=True):
+                draw[side.name.lower()] = Part(side, indices, labels[indices])
+        return draws
+
+    @property
+    def epoch(self) -> int:
+        """Batches that it takes to see the larger domain once."""
+        return max(1, max(len(self.task.source), len(self.task.target)) // self.batch_size)
+
+
+class Method(nn.Module):
+    """A network with a way to train it. Subclasses are a page long; the training loop is written once."""
+
+    Settings: ClassVar[type[Any]]
+    """Frozen dataclass of the method's own settings."""
+    phases: tuple[Phase, ...] = (Phase(),)
+    """The optimizer steps made on each batch, in order."""
+
+    def __init__(self, network: Network, settings: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.settings = settings
+
+    def cluster(self, round: Round) -> Clusters | None:
+        """Pseudo labels for this round, or None for methods that train without."""
+        return None
+
+    def final_clusters(self, round: Round) -> Clusters:
+        """Clusters of the target after training, as evidence beside the predictions."""
+        centers = class_centers(round.embed(Side.SOURCE).features, round.task.source.labels, round.task.num_classes)
+        return spherical_kmeans(round.embed(Side.TARGET).features, centers)
+
+    def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
+        """The samples of each step of the round; a function of its arguments alone, so that it can be made again."""
+        return round.random_draws(round.steps or round.epoch, Side.SOURCE, Side.TARGET)
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1."""
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """What follows each optimizer step, for instance a moving average; nothing by default."""
+
+    def predict(self, x: Tensor, side: Side) -> Outputs:
+        """Features and logits of a batch, for evaluation."""
+        outputs: Outputs = self.network(x, side)
+        return outputs

@@ -1,0 +1,114 @@
+"""CAN: Contrastive Adaptation Network (Kang et al., CVPR 2019, arXiv:1901.00976)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt.data.domains import Side
+from candapt.data.sampling import class_aware_batches, steps_per_round
+from candapt.losses import contrastive_domain_discrepancy
+from candapt.methods.base import Batch, Draw, Losses, Method, Part, Phase, Round
+from candapt.randomness import generator
+
+
+@dataclass(frozen=True)
+class CANSettings:
+    """CAN's own settings."""
+
+    weight: float = 0.3
+    """Weight of the discrepancy beside the source cross-entropy (β)."""
+    divisor: Literal["batch", "task"] = "batch"
+    """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
+    max_distance: float = 1.0
+    """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
+    keep_share: float = 1.0
+    """Share of each cluster that is kept, nearest to the center first: a filter that adapts to the cluster's spread."""
+    min_samples: int = 3
+    """A class is kept if its cluster still holds this many target samples (N₀)."""
+    classes: int = 10
+    """Classes in one class-aware batch."""
+    samples: int = 3
+    """Samples of each class and domain in one class-aware batch."""
+    unit_centers: bool = True
+    """Sum unit vectors into centers (the paper), or the features as they are (the authors' code)."""
+    align_centers: bool = False
+    """Match clusters to classes again after clustering (the authors' code)."""
+    clustering_steps: int = 100
+    """Cap on the steps of one clustering."""
+    warmup: int = 0
+    """Rounds of source cross-entropy alone before the first alignment."""
+
+
+class CAN(Method):
+    """Alternate: label the target by clustering, then align the domains class by class."""
+
+    Settings = CANSettings
+    settings: CANSettings
+
+    def cluster(self, round: Round) -> Clusters:
+        """Cluster the target from the source's class centers and keep what is confident."""
+        settings, source = self.settings, round.task.source
+        centers = class_centers(
+            round.embed(Side.SOURCE).features, source.labels, round.task.num_classes, unit=settings.unit_centers
+        )
+        clusters = spherical_kmeans(
+            round.embed(Side.TARGET).features,
+            centers,
+            max_steps=settings.clustering_steps,
+            unit=settings.unit_centers,
+            align=settings.align_centers,
+        )
+        clusters = clusters.within(settings.max_distance)
+        if settings.keep_share < 1:
+            clusters = clusters.closest(settings.keep_share)
+        return clusters.at_least(settings.min_samples)
+
+    def final_clusters(self, round: Round) -> Clusters:
+        """The clusters that another round would start from."""
+        return self.cluster(round)
+
+    def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
+        """Random source batches for the cross-entropy, and class-aware ones of both domains for the discrepancy."""
+        assert clusters is not None
+        source, target = round.task.source.labels, clusters.kept_labels
+        settings = self.settings
+        steps = round.steps or steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
+        draws = round.random_draws(steps, Side.SOURCE)
+        if round.index < settings.warmup:
+            return draws
+        by_class = class_aware_batches(
+            source,
+            target,
+            classes=settings.classes,
+            samples=settings.samples,
+            steps=steps,
+            generator=generator(round.seed, "classes"),
+        )
+        for draw, (source_indices, target_indices) in zip(draws, by_class, strict=False):  # none if no class is kept
+            draw["aligned_source"] = Part(Side.SOURCE, source_indices, source[source_indices])
+            draw["aligned_target"] = Part(Side.TARGET, target_indices, target[target_indices])
+        return draws
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Source cross-entropy, plus the discrepancy of features and probabilities where classes are shared."""
+        classified = batch["source"]
+        losses = {"classification": F.cross_entropy(self.network(classified.x, Side.SOURCE).logits, classified.labels)}
+        if "aligned_source" in batch:
+            losses["discrepancy"] = self.settings.weight * self.discrepancy(batch)
+        return losses
+
+    def discrepancy(self, batch: Batch) -> Tensor:
+        """Contrastive domain discrepancy of the class-aware samples, over features and probabilities."""
+        source, target = batch["aligned_source"], batch["aligned_target"]
+        from_source, from_target = self.network(source.x, Side.SOURCE), self.network(target.x, Side.TARGET)
+        return contrastive_domain_discrepancy(
+            (from_source.features, from_source.probabilities),
+            (from_target.features, from_target.probabilities),
+            source.labels,
+            target.labels,
+            num_classes=self.network.num_classes if self.settings.divisor == "task" else None,
+        )

@@ -1,0 +1,202 @@
+"""An adapted classifier: what `candapt adapt` leaves in a run folder and `candapt.load` gives back."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from candapt.clustering import Clusters, cosine_distances
+from candapt.data.domains import ArraySamples, Domain, Side
+from candapt.data.transforms import ImageSettings
+from candapt.errors import UserError
+from candapt.evaluation.predict import outputs_of, read_in_order
+from candapt.files import write_atomically
+from candapt.methods import METHODS
+from candapt.methods.base import Method
+from candapt.network.build import Layers, build_layers
+from candapt.settings import NetworkSettings
+
+FORMAT = 1
+"""Version of the files; a later one that reads differently counts up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What the model says of each sample, in the order of the domain."""
+
+    names: Sequence[str]
+    probabilities: Tensor
+    """Shape (n, classes)."""
+    features: Tensor
+    """Shape (n, num_features)."""
+    cluster_labels: Tensor
+    """Class of the nearest cluster center, shape (n,)."""
+    cluster_distances: Tensor
+    """Cosine distance to that center, shape (n,)."""
+    kept: Tensor
+    """Whether the sample lies in the part of its cluster that training would use, shape (n,)."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Predicted class of each sample, shape (n,)."""
+        return self.probabilities.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the predicted class, shape (n,)."""
+        return self.probabilities.amax(1)
+
+    def write_csv(self, path: Path, classes: Sequence[str]) -> None:
+        """Write one line a sample; names are kept byte for byte."""
+        columns = (self.labels, self.confidence, self.cluster_labels, self.cluster_distances, self.kept)
+        with (
+            write_atomically(path) as part,
+            part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as f,
+        ):
+            writer = csv.writer(f)
+            writer.writerow(["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"])
+            for name, label, confidence, cluster, distance, kept in zip(
+                self.names, *(column.tolist() for column in columns), strict=True
+            ):
+                writer.writerow(
+                    [name, classes[label], f"{confidence:.6f}", classes[cluster], f"{distance:.6f}", int(kept)]
+                )
+
+
+@dataclass(eq=False)
+class Model:
+    """A trained method with all that is needed to use it: class names, input, and the target's cluster centers."""
+
+    method: Method
+    method_name: str
+    layers: Layers
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    """Shape of one sample as it is read."""
+    images: ImageSettings | None
+    """How an image file becomes a sample; None for a model over feature files."""
+    batch_size: int
+    centers: Tensor
+    """Final cluster centers of the target, shape (classes, num_features)."""
+    reach: Tensor
+    """Largest distance to its center at which a sample of each class was kept, shape (classes,); -1 if none was."""
+
+    @torch.no_grad()
+    def predict(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
+        """Predictions for every sample; by default with the target's batch norm."""
+        if tuple(domain.samples.shape) != tuple(self.shape):
+            raise UserError(
+                f"The model takes samples of shape {tuple(self.shape)}, but these have {tuple(domain.samples.shape)}: "
+                "give what it was trained on."
+            )
+        return self.predict_prepared(embed_frozen(self.layers.frozen, domain, self.batch_size), side)
+
+    def predict_prepared(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
+        """Predictions for samples that are through the frozen layers already."""
+        outputs = outputs_of(self.method, domain, side, batch_size=self.batch_size)
+        distances, nearest = cosine_distances(outputs.features, self.centers).min(1)
+        kept = distances <= self.reach[nearest]
+        return Predictions(domain.names, outputs.probabilities, outputs.features, nearest, distances, kept)
+
+    def save(self, folder: Path) -> None:
+        """Write `model.safetensors` and `model.json`."""
+        tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
+        if self.layers.frozen is not None:
+            tensors |= {f"frozen.{name}": value for name, value in self.layers.frozen.state_dict().items()}
+        tensors |= {"centers": self.centers, "reach": self.reach}
+        with write_atomically(folder / "model.safetensors") as part:
+            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part)
+        with write_atomically(folder / "model.json") as part:
+            part.write_text(json.dumps(self.describe(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        """What `model.json` holds: all but the tensors."""
+        network = asdict(self.layers.settings) | {"weights": None}  # they are in model.safetensors
+        return {
+            "format": FORMAT,
+            "method": self.method_name,
+            "settings": asdict(self.method.settings),
+            "classes": list(self.classes),
+            "shape": list(self.shape),
+            "images": asdict(self.images) if self.images else None,
+            "network": network,
+            "layout": self.layers.layout,
+            "batch_size": self.batch_size,
+        }
+
+
+def load(run: str | Path) -> Model:
+    """The adapted classifier of a run folder."""
+    folder = Path(run)
+    if not (folder / "model.json").is_file():
+        raise UserError(
+            f"{str(folder)!r} holds no finished run (no model.json): give a folder made by `candapt adapt`."
+        )
+    try:
+        told = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        if told["format"] != FORMAT:
+            raise UserError(f"{str(folder)!r} was written in format {told['format']}; this version reads {FORMAT}.")
+        return _rebuild(told, folder / "model.safetensors")
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"The model in {str(folder)!r} is damaged ({type(error).__name__}: {error}).") from error
+
+
+def _rebuild(told: dict[str, Any], weights: Path) -> Model:
+    """Build the network that `model.json` describes and fill in its weights."""
+    with safe_open(weights, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    shape, classes = tuple(told["shape"]), tuple(told["classes"])
+    layers = build_layers(NetworkSettings(**told["network"]), shape, len(classes), told["layout"])
+    kind = METHODS[told["method"]]
+    method = kind(layers.network, kind.Settings(**told["settings"]))
+    method.load_state_dict(_below("method.", tensors))
+    if layers.frozen is not None:
+        layers.frozen.load_state_dict(_below("frozen.", tensors))
+    images = _image_settings(told["images"])
+    return Model(
+        method.eval(),
+        told["method"],
+        layers,
+        classes,
+        shape,
+        images,
+        told["batch_size"],
+        tensors["centers"],
+        tensors["reach"],
+    )
+
+
+def _image_settings(told: dict[str, Any] | None) -> ImageSettings | None:
+    """Image settings from JSON, which has lists where they have tuples."""
+    if told is None:
+        return None
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    return ImageSettings(**values)
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def reach_of(clusters: Clusters) -> Tensor:
+    """The largest distance at which a sample of each class is kept, shape (classes,); -1 where none is."""
+    reach = torch.full((len(clusters.centers),), -1.0, dtype=clusters.distances.dtype)
+    return reach.scatter_reduce(0, clusters.labels[clusters.kept], clusters.distances[clusters.kept], "amax")
+
+
+@torch.no_grad()
+def embed_frozen(frozen: nn.Module | None, domain: Domain, batch_size: int) -> Domain:
+    """The domain as it comes out of the frozen layers, in memory; the domain itself if there are none."""
+    if frozen is None:
+        return domain
+    batches = read_in_order(frozen, domain, batch_size)
+    return Domain(ArraySamples(torch.cat([frozen(x).cpu() for x in batches])), domain.names)

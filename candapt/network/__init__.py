@@ -1,0 +1,1 @@
+"""Backbones, domain-specific batch norm and heads."""

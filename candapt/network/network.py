@@ -1,0 +1,76 @@
+"""The network: a backbone that gives features, and a linear head that gives logits."""
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from candapt.data.domains import Side
+from candapt.network.batchnorm import convert_batchnorm, select_side
+
+
+class Outputs(NamedTuple):
+    """What the network says of a batch."""
+
+    features: Tensor
+    """Input of the head, shape (n, num_features)."""
+    logits: Tensor
+    """Shape (n, classes)."""
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Softmax of the logits, shape (n, classes)."""
+        return self.logits.softmax(-1)
+
+
+class Network(nn.Module):
+    """Backbone and head, with one batch norm per domain wherever the backbone has one."""
+
+    def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, pretrained: bool = False) -> None:
+        """Convert the backbone's batch norms and add the head.
+
+        Args:
+            backbone: maps a batch to features, shape (n, num_features).
+            num_features: width of the features.
+            num_classes: number of classes.
+            pretrained: whether the backbone learns at the lower rate of pretrained layers.
+        """
+        super().__init__()
+        self.backbone = convert_batchnorm(backbone)
+        self.head = linear_head(num_features, num_classes)
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self.pretrained = pretrained
+
+    def forward(self, x: Tensor, side: Side) -> Outputs:
+        """Features and logits of a batch that comes from one side; the two are never mixed in one batch."""
+        select_side(self.backbone, side)
+        features = self.backbone(x)
+        return Outputs(features, self.head(features))
+
+
+def linear_head(num_features: int, num_classes: int) -> nn.Linear:
+    """The paper's classifier: one linear layer, Kaiming-normal weights and zero bias."""
+    head = nn.Linear(num_features, num_classes)
+    nn.init.kaiming_normal_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+class FeatureBackbone(nn.Module):
+    """A trainable layer over frozen features: batch norm, then a bottleneck with a batch norm of its own.
+
+    The features are scaled to unit length first, as the clustering sees them; the batch norm on the inputs then
+    removes from each domain its own mean and scale, which is most of the shift between domains in frozen features.
+    """
+
+    def __init__(self, num_inputs: int, width: int) -> None:
+        super().__init__()
+        self.input_norm = nn.BatchNorm1d(num_inputs)
+        self.bottleneck = nn.Linear(num_inputs, width, bias=False)  # the batch norm that follows has a bias
+        self.norm = nn.BatchNorm1d(width)
+        nn.init.kaiming_normal_(self.bottleneck.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of shape (n, width) from frozen ones of shape (n, num_inputs)."""
+        return F.relu(self.norm(self.bottleneck(self.input_norm(F.normalize(x, dim=1)))))

@@ -1,0 +1,85 @@
+"""Settings of a run: frozen dataclasses whose fields become flags, help texts and YAML."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from candapt.training.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """What may be chosen about image files; the rest follows from the backbone."""
+
+    size: int | None = None
+    """Height and width of the network's input; null: what the backbone was made for."""
+    resize: int | None = None
+    """Height and width of the whole image before it is cropped to the input; null: 256 for an input of 224."""
+    augmentation: Literal["paper", "strong", "none"] = "paper"
+    """Training views: random crop and flip (paper), zoom, flip and colors (strong), or none."""
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How the network is built."""
+
+    backbone: str = "auto"
+    """A timm model, `small-cnn`, or `auto`: small-cnn for small grey images, else resnet50; feature files need none."""
+    weights: Path | None = None
+    """Pretrained weights of the backbone, .safetensors or .pth; without it timm's own are downloaded."""
+    finetune: Literal["auto", "all", "head"] = "auto"
+    """Train all layers above the stem (the paper), or a head over frozen features; auto: all on a GPU, else head."""
+    bottleneck: int = 1024
+    """Width of the layer that is trained over feature vectors or a frozen backbone."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How every method is trained; the defaults are the paper's for Office-31 where it has one."""
+
+    steps: int | None = 50
+    """Steps in a round; null lets the method choose (CAN: the authors' rule, about one pass over the source)."""
+    batch_size: int = 30
+    """Samples of each domain in a class-agnostic batch."""
+    learning_rate: float = 0.001
+    """Initial learning rate of pretrained layers."""
+    new_layers: float = 10.0
+    """New layers learn this many times faster."""
+    momentum: float = 0.9
+    """Momentum of the stochastic gradient descent."""
+    nesterov: bool = False
+    """Use Nesterov's momentum."""
+    weight_decay: float = 5e-4
+    """Weight decay on all trained parameters."""
+    schedule: Schedule = "progress"
+    """Decay with the share of the training done (the paper), with the iteration (the authors' code), or not at all."""
+    slope: float = 10.0
+    """a in the decay (1 + a·p)^-b."""
+    power: float = 0.75
+    """b in the decay (1 + a·p)^-b."""
+    statistics: Literal["auto", "running", "domain"] = "auto"
+    """Batch norm when evaluating: running averages, or statistics of the whole domain, taken anew each round (auto: for
+    networks that were not pretrained)."""
+    settled: float = 0.001
+    """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
+    evaluation_batch: int = 256
+    """Samples in one batch when nothing is learned."""
+    workers: int = 0
+    """Processes that read training batches ahead; 0 reads between the steps."""
+    accelerator: str = "auto"
+    """cpu, cuda, mps or auto."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    """Number format of the training."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a run besides its data."""
+
+    method: str = "can"
+    seed: int = 0
+    rounds: int = 30
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    adaptation: Any = None
+    """The method's own settings, an instance of its `Settings`."""

@@ -1,0 +1,73 @@
+"""Checkpoints: where a training stands, as plain tensors and JSON; no code is ever loaded from one."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from candapt.clustering import Clusters
+from candapt.files import write_atomically
+
+if TYPE_CHECKING:
+    from candapt.training.loop import Training
+
+KEPT = 2
+"""Newest checkpoints that stay on disk."""
+_CLUSTER_FIELDS = ("labels", "distances", "centers", "kept")
+
+
+def save_checkpoint(training: "Training", folder: Path) -> Path:
+    """Write the state after a round, and remove all but the newest checkpoints."""
+    state = training.state
+    told: dict[str, Any] = {"round": state.round, "iteration": state.iteration, "history": state.history}
+    tensors = {f"method.{name}": value for name, value in training.method.state_dict().items()}
+    for part, optimizer in training.optimizers.items():
+        for index, buffers in optimizer.state_dict()["state"].items():
+            tensors |= {
+                f"optimizer.{part}.{index}.{name}": value for name, value in buffers.items() if value is not None
+            }
+    if state.clusters is not None:
+        tensors |= {f"clusters.{name}": getattr(state.clusters, name) for name in _CLUSTER_FIELDS}
+        told["clustering_steps"] = state.clusters.steps
+    path = folder / f"round-{state.round:04d}.safetensors"
+    with write_atomically(path) as part_path:
+        plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        save_file(plain, part_path, metadata={"state": json.dumps(told)})
+    for old in checkpoints(folder)[:-KEPT]:
+        old.unlink()
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, the newest last."""
+    return sorted(folder.glob("round-*.safetensors"))
+
+
+def restore_checkpoint(training: "Training", path: Path) -> None:
+    """Put a training of the same task, method and settings where the checkpoint was written."""
+    with safe_open(path, framework="pt") as file:
+        told = json.loads(file.metadata()["state"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    training.method.load_state_dict(_below("method.", tensors))
+    for part, optimizer in training.optimizers.items():
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": _buffers(_below(f"optimizer.{part}.", tensors))})
+    state = training.state
+    state.round, state.iteration, state.history = told["round"], told["iteration"], told["history"]
+    clusters = _below("clusters.", tensors)
+    state.clusters = Clusters(**clusters, steps=told["clustering_steps"]) if clusters else None
+
+
+def _buffers(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """`3.momentum_buffer` → {3: {momentum_buffer: …}}, the form that optimizers load."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    return state
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

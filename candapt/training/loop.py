@@ -1,0 +1,206 @@
+"""The only training loop: round → batches → phases → step. It never asks which method it runs."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, Dataset
+
+from candapt.clustering import Clusters
+from candapt.data.domains import Side, Task
+from candapt.errors import UserError
+from candapt.evaluation.predict import outputs_of, refresh_statistics
+from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
+from candapt.network.network import Outputs
+from candapt.randomness import derive_seed
+from candapt.settings import Settings, TrainingSettings
+from candapt.training.schedules import learning_rate_factor
+from candapt.training.stopping import cluster_facts, settled
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, float | int]
+"""What is known after a round; one line of `metrics.jsonl`."""
+
+
+@dataclass
+class State:
+    """Where a training stands. With the weights and the optimizers it is all that a later process needs to go on."""
+
+    round: int = 0
+    iteration: int = 0
+    clusters: Clusters | None = None
+    history: list[Record] = field(default_factory=list)
+
+
+class Training:
+    """One method on one task. Random draws depend on the seed, the round and the step only."""
+
+    def __init__(self, fabric: Fabric, method: Method, task: Task, settings: Settings) -> None:
+        self.fabric = fabric
+        self.method = method
+        self.task = task
+        self.settings = settings
+        self.state = State()
+        self.optimizers = build_optimizers(method, settings.training)
+        wrapped, *optimizers = _as_list(fabric.setup(method, *self.optimizers.values()))
+        self.step_module: nn.Module = wrapped
+        self.optimizers = dict(zip(self.optimizers, optimizers, strict=True))
+        self._embedded: dict[Side, Outputs] = {}
+
+    def run(self, on_step: Callable[[int, int], None], on_round: Callable[["Training", Record], None]) -> None:
+        """Train until the last round, or until labels and centers have settled.
+
+        Args:
+            on_step: called after each step with the number of steps done and planned in this round.
+            on_round: called after each round with what was logged.
+        """
+        with torch.random.fork_rng():
+            while self.state.round < self.settings.rounds and not settled(
+                self.state.history, self.settings.training.settled
+            ):
+                record = self.one_round(on_step)
+                self.state.history.append(record)
+                self.state.round += 1
+                on_round(self, record)
+
+    def one_round(self, on_step: Callable[[int, int], None]) -> Record:
+        """Label the target, lay out the batches and take the steps."""
+        started = time.perf_counter()
+        round = self.describe_round()
+        previous, self.state.clusters = self.state.clusters, self.method.cluster(round)
+        draws = self.method.draws(round, self.state.clusters)
+        totals: dict[str, list[float]] = defaultdict(list)
+        for step, batch in enumerate(self.read(draws, round.seed)):
+            torch.manual_seed(derive_seed(round.seed, "step", step))  # for dropout
+            progress = (self.state.round + step / len(draws)) / self.settings.rounds
+            for name, value in self.one_batch(batch, progress).items():
+                totals[name].append(value)
+            on_step(step + 1, len(draws))
+        return {
+            "round": self.state.round,
+            "iteration": self.state.iteration,
+            **{name: sum(values) / len(values) for name, values in totals.items()},
+            **cluster_facts(self.state.clusters, previous),
+            "seconds": time.perf_counter() - started,
+        }
+
+    def describe_round(self) -> Round:
+        """What the method may look at in this round."""
+        training, index = self.settings.training, self.state.round
+        seed = derive_seed(self.settings.seed, "round", index, self.fabric.global_rank)
+        return Round(index, self.task, seed, training.batch_size, training.steps, self.embed, self.state.clusters)
+
+    def embed(self, side: Side) -> Outputs:
+        """Outputs over a whole domain by the network as it is now, computed once between two steps."""
+        if side not in self._embedded:
+            domain, batch_size = self.task.domain(side), self.settings.training.evaluation_batch
+            if self.whole_domain_statistics:
+                refresh_statistics(self.method, domain, side, batch_size=batch_size)
+            self._embedded[side] = outputs_of(self.method, domain, side, batch_size=batch_size)
+        return self._embedded[side]
+
+    @property
+    def whole_domain_statistics(self) -> bool:
+        """Whether batch norm evaluates with statistics of the whole domain."""
+        statistics = self.settings.training.statistics
+        return statistics == "domain" or (statistics == "auto" and not self.method.network.pretrained)
+
+    def read(self, draws: Sequence[Draw], seed: int) -> Iterator[Batch]:
+        """Read the samples of each step, ahead and in other processes if so set."""
+        steps, workers = _Steps(self.task, draws, seed), self.settings.training.workers
+        loader = DataLoader(steps, batch_size=None, num_workers=workers, collate_fn=_unchanged)
+        yield from cast(Iterable[Batch], self.fabric.setup_dataloaders(loader, use_distributed_sampler=False))
+
+    def one_batch(self, batch: Batch, progress: float) -> dict[str, float]:
+        """All phases on one batch; returns the losses and the learning rate."""
+        self._embedded.clear()
+        factor = learning_rate_factor(
+            self.settings.training.schedule,
+            progress=progress,
+            iteration=self.state.iteration,
+            slope=self.settings.training.slope,
+            power=self.settings.training.power,
+        )
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+        self.step_module.train()
+        values: dict[str, float] = {}
+        for phase in self.method.phases:
+            for _ in range(phase.repeats):
+                values.update(self.one_phase(batch, phase, progress))
+        self.state.iteration += 1
+        return {**values, "learning_rate": self.settings.training.learning_rate * factor}
+
+    def one_phase(self, batch: Batch, phase: Phase, progress: float) -> dict[str, float]:
+        """One optimizer step on the parts that the phase updates."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        losses: Losses = self.step_module(batch, phase, progress)
+        total = torch.stack(list(losses.values())).sum()
+        if not torch.isfinite(total):
+            raise UserError(self.describe_nonfinite(losses))
+        self.fabric.backward(total)
+        for part in phase.updates:
+            self.optimizers[part].step()
+        self.method.after_step()
+        return {name: float(loss.detach()) for name, loss in losses.items()}
+
+    def describe_nonfinite(self, losses: Losses) -> str:
+        """One sentence for a loss that is no longer a number."""
+        named = ", ".join(f"{name} {float(loss):g}" for name, loss in losses.items())
+        return (
+            f"The loss is no longer finite in round {self.state.round}, iteration {self.state.iteration} ({named}); "
+            "lower --training.learning_rate or look for extreme values in the data."
+        )
+
+
+def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Optimizer]:
+    """One optimizer for each part that some phase updates; new layers learn faster than pretrained ones."""
+    pretrained = set(method.network.backbone.parameters()) if method.network.pretrained else set()
+    optimizers: dict[str, Optimizer] = {}
+    for name in dict.fromkeys(part for phase in method.phases for part in phase.updates):
+        trained = [p for p in method.get_submodule(name).parameters() if p.requires_grad]
+        old, new = [p for p in trained if p in pretrained], [p for p in trained if p not in pretrained]
+        rates = [(old, training.learning_rate), (new, training.learning_rate * training.new_layers)]
+        groups: list[dict[str, Any]] = [{"params": p, "lr": lr, "initial_lr": lr} for p, lr in rates if p]
+        optimizers[name] = SGD(
+            groups, momentum=training.momentum, nesterov=training.nesterov, weight_decay=training.weight_decay
+        )
+    return optimizers
+
+
+class _Steps(Dataset[Batch]):
+    """The steps of a round as a data set, so that workers can read whole batches ahead."""
+
+    def __init__(self, task: Task, draws: Sequence[Draw], seed: int) -> None:
+        self.task, self.draws, self.seed = task, draws, seed
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    def __getitem__(self, step: int) -> Batch:
+        return {
+            name: BatchPart(self.read(part.side, part.indices, step, name), part.labels)
+            for name, part in self.draws[step].items()
+        }
+
+    def read(self, side: Side, indices: Tensor, step: int, name: str) -> Tensor:
+        """Training views that depend on the step and the part's name alone."""
+        return self.task.domain(side).samples.read(indices, seed=derive_seed(self.seed, "views", step, name))
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _as_list(setup: Any) -> list[Any]:
+    return list(setup) if isinstance(setup, tuple) else [setup]

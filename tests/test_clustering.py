@@ -1,0 +1,450 @@
+"""Spherical k-means against plain loops, and the properties it must have."""
+
+import math
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from candapt import clustering
+from candapt.clustering import (
+    Clusters,
+    center_shift,
+    class_centers,
+    cosine_distances,
+    label_change,
+    spherical_kmeans,
+)
+from candapt.errors import UserError
+
+seeds = st.integers(0, 2**31)
+fast = settings(derandomize=True, deadline=None, max_examples=25)
+
+
+def blobs(seed: int, samples: int = 60, classes: int = 4, dim: int = 6, spread: float = 0.8) -> tuple[Tensor, Tensor]:
+    """Features around random directions, of very different lengths, and shifted centers to start from."""
+    random = torch.Generator().manual_seed(seed)
+    directions = torch.randn(classes, dim, generator=random, dtype=torch.float64)
+    labels = torch.randint(classes, (samples,), generator=random)
+    noise = torch.randn(samples, dim, generator=random, dtype=torch.float64)
+    lengths = torch.rand(samples, 1, generator=random, dtype=torch.float64) * 10 + 0.1
+    shift = torch.randn(classes, dim, generator=random, dtype=torch.float64)
+    return (directions[labels] + spread * noise) * lengths, directions + 0.5 * shift
+
+
+def orthogonal(seed: int, dim: int) -> Tensor:
+    """A random rotation or reflection."""
+    matrix = torch.randn(dim, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rotation: Tensor = torch.linalg.qr(matrix).Q
+    return rotation
+
+
+def slow_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine dissimilarity of two vectors, as the paper defines it."""
+    lengths = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
+    return 0.5 * (1 - (sum(x * y for x, y in zip(a, b, strict=True)) / lengths if lengths else 0))
+
+
+def slow_kmeans(
+    features: np.ndarray, initial: np.ndarray, *, max_steps: int, tolerance: float, unit: bool
+) -> tuple[list[int], list[float], np.ndarray, int]:
+    """Spherical k-means one sample and one center at a time."""
+    centers, steps = [center.copy() for center in initial], 0
+
+    def nearest(sample: np.ndarray) -> int:
+        distances = [slow_distance(sample, center) for center in centers]
+        return distances.index(min(distances))
+
+    while steps < max_steps:
+        steps += 1
+        members: list[list[np.ndarray]] = [[] for _ in initial]
+        for sample in features:
+            members[nearest(sample)].append(sample / np.linalg.norm(sample) if unit else sample)
+        previous, centers = centers, [sum(own) if own else start for own, start in zip(members, initial, strict=True)]
+        moved = [slow_distance(old, new) for old, new in zip(previous, centers, strict=True)]
+        if sum(moved) / len(moved) < tolerance:
+            break
+    labels = [nearest(sample) for sample in features]
+    distances = [slow_distance(sample, centers[label]) for sample, label in zip(features, labels, strict=True)]
+    return labels, distances, np.stack(centers), steps
+
+
+def clusters_of(labels: list[int], distances: list[float], classes: int = 4) -> Clusters:
+    """Clusters with the given assignment, all kept."""
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    return Clusters(torch.tensor(labels, dtype=torch.int64), torch.tensor(distances), torch.eye(classes), kept, steps=1)
+
+
+@fast
+@given(seed=seeds, unit=st.booleans(), tolerance=st.sampled_from([0.005, 1e-9]), max_steps=st.sampled_from([1, 2, 30]))
+def test_kmeans_equals_loops(seed: int, unit: bool, tolerance: float, max_steps: int) -> None:
+    features, initial = blobs(seed)
+    clusters = spherical_kmeans(features, initial, max_steps=max_steps, tolerance=tolerance, unit=unit)
+    labels, distances, centers, steps = slow_kmeans(
+        features.numpy(), initial.numpy(), max_steps=max_steps, tolerance=tolerance, unit=unit
+    )
+    assert clusters.labels.tolist() == labels
+    assert clusters.steps == steps
+    np.testing.assert_allclose(clusters.distances, distances, atol=1e-12)
+    np.testing.assert_allclose(clusters.centers, centers, rtol=1e-10)
+    assert clusters.kept.all()
+
+
+def test_unit_and_raw_sums_differ() -> None:
+    features, initial = blobs(3)
+    unit, raw = (spherical_kmeans(features, initial, unit=unit) for unit in (True, False))
+    assert center_shift(unit.centers, raw.centers) > 1e-4
+
+
+@fast
+@given(seed=seeds, other=seeds)
+def test_rotation_changes_no_label(seed: int, other: int) -> None:
+    features, initial = blobs(seed)
+    rotation = orthogonal(other, features.shape[1])
+    plain, rotated = spherical_kmeans(features, initial), spherical_kmeans(features @ rotation, initial @ rotation)
+    assert torch.equal(plain.labels, rotated.labels)
+    torch.testing.assert_close(plain.centers @ rotation, rotated.centers)
+
+
+@fast
+@given(seed=seeds)
+def test_length_of_a_sample_does_not_matter(seed: int) -> None:
+    features, initial = blobs(seed)
+    lengths = torch.rand(60, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 100 + 0.01
+    plain, scaled = spherical_kmeans(features, initial), spherical_kmeans(features * lengths, initial * 7)
+    assert torch.equal(plain.labels, scaled.labels)
+    torch.testing.assert_close(plain.distances, scaled.distances)
+
+
+@fast
+@given(seed=seeds, unit=st.booleans())
+def test_order_of_samples_does_not_matter(seed: int, unit: bool) -> None:
+    features, initial = blobs(seed)
+    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))
+    plain, shuffled = (spherical_kmeans(x, initial, unit=unit) for x in (features, features[order]))
+    assert torch.equal(plain.labels[order], shuffled.labels)
+    torch.testing.assert_close(plain.centers, shuffled.centers)
+
+
+@fast
+@given(seed=seeds, align=st.booleans())
+def test_order_of_centers_names_the_clusters(seed: int, align: bool) -> None:
+    features, initial = blobs(seed)
+    order = torch.randperm(len(initial), generator=torch.Generator().manual_seed(seed))
+    plain, shuffled = (spherical_kmeans(features, x, align=align) for x in (initial, initial[order]))
+    assert torch.equal(plain.labels, order[shuffled.labels])
+    torch.testing.assert_close(plain.centers[order], shuffled.centers)
+
+
+@fast
+@given(seed=seeds, unit=st.booleans(), align=st.booleans())
+def test_labels_are_the_nearest_final_centers(seed: int, unit: bool, align: bool) -> None:
+    features, initial = blobs(seed)
+    clusters = spherical_kmeans(features, initial, unit=unit, align=align)
+    distances = cosine_distances(features, clusters.centers)
+    assert torch.equal(clusters.labels, distances.argmin(dim=1))
+    torch.testing.assert_close(clusters.distances, distances.amin(dim=1))
+
+
+@fast
+@given(seed=seeds, chunk_size=st.sampled_from([1, 7, 59, 60, 61]), unit=st.booleans())
+def test_chunks_do_not_matter(seed: int, chunk_size: int, unit: bool) -> None:
+    features, initial = blobs(seed)
+    whole = spherical_kmeans(features, initial, unit=unit)
+    pieces = spherical_kmeans(features, initial, unit=unit, chunk_size=chunk_size)
+    assert torch.equal(whole.labels, pieces.labels)
+    assert whole.steps == pieces.steps
+    torch.testing.assert_close(whole.centers, pieces.centers)
+    torch.testing.assert_close(whole.distances, pieces.distances)
+
+
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the size of the largest tensor made, views of `given` aside."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given, self.size = given.untyped_storage().data_ptr(), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() != self.given:
+                self.size = max(self.size, value.numel())
+        return result
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_memory_is_bounded(unit: bool) -> None:
+    features, initial = blobs(0, samples=2000)
+    with LargestTensor(features) as largest:
+        spherical_kmeans(features, initial, unit=unit, align=True, chunk_size=64)
+    # One number per sample is the result; neither a copy (n, d) nor all distances (n, M) are made.
+    assert largest.size == 2000
+
+
+def test_class_centers_of_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, _ = blobs(1)
+    labels = torch.arange(60) % 5 - 1
+    whole = class_centers(features, labels, 4)
+    monkeypatch.setattr(clustering, "CHUNK_SIZE", 7)
+    torch.testing.assert_close(class_centers(features, labels, 4), whole)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_class_centers_equal_loops(unit: bool) -> None:
+    features, _ = blobs(2)
+    labels = torch.arange(60) % 4 - 1  # -1 belongs to no class, and class 3 is empty
+    expected = torch.zeros(4, 6, dtype=torch.float64)
+    for sample, label in zip(features, labels.tolist(), strict=True):
+        if label >= 0:
+            expected[label] += sample / sample.norm() if unit else sample
+    torch.testing.assert_close(class_centers(features, labels, 4, unit=unit), expected)
+
+
+def test_centers_of_a_known_case() -> None:
+    features = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, -5.0]])
+    labels = torch.tensor([0, 0, 1])
+    assert class_centers(features, labels, 2).tolist() == [[1.0, 1.0], [0.0, -1.0]]
+    assert class_centers(features, labels, 2, unit=False).tolist() == [[3.0, 2.0], [0.0, -5.0]]
+
+
+def test_empty_cluster_keeps_its_initial_center() -> None:
+    features = torch.tensor([[1.0, 0.1], [1.0, -0.1], [2.0, 0.3]])
+    initial = torch.tensor([[1.0, 0.5], [-1.0, 0.0]])
+    clusters = spherical_kmeans(features, initial)
+    assert clusters.labels.tolist() == [0, 0, 0]
+    assert clusters.centers[1].tolist() == [-1.0, 0.0]
+    assert clusters.kept_classes.tolist() == [0]
+
+
+@pytest.mark.parametrize(("seed", "lost"), [(72, 3), (190, 2), (213, 3), (426, 0)])
+def test_cluster_that_loses_its_samples_goes_back(seed: int, lost: int) -> None:
+    random = np.random.RandomState(seed)  # found by search; its numbers never change between versions
+    features, initial = random.randn(8, 3), random.randn(4, 3)
+    start, end = (
+        spherical_kmeans(torch.tensor(features), torch.tensor(initial), max_steps=steps, tolerance=0.0)
+        for steps in (0, 50)
+    )
+    assert lost in start.kept_classes.tolist()
+    assert lost not in end.kept_classes.tolist()
+    assert end.centers[lost].tolist() == initial[lost].tolist()
+    labels, _, centers, _ = slow_kmeans(features, initial, max_steps=50, tolerance=0.0, unit=True)
+    assert end.labels.tolist() == labels
+    np.testing.assert_allclose(end.centers, centers)
+
+
+def test_zero_features_give_no_nan() -> None:
+    features, initial = blobs(0)
+    features[::5] = 0
+    clusters = spherical_kmeans(features, initial)
+    assert clusters.distances.isfinite().all()
+    assert clusters.centers.isfinite().all()
+    assert torch.equal(clusters.distances[::5], torch.full((12,), 0.5, dtype=torch.float64))
+
+
+def test_only_zero_features_leave_the_centers() -> None:
+    initial = torch.eye(3)
+    clusters = spherical_kmeans(torch.zeros(5, 3), initial)
+    assert torch.equal(clusters.centers, initial)
+    assert clusters.steps == 1
+
+
+def test_class_without_a_source_sample_does_not_stop_convergence() -> None:
+    features, initial = blobs(0)
+    initial = torch.cat([initial, torch.zeros(1, 6, dtype=torch.float64)])
+    positive = features.abs()  # after a ReLU a zero center wins nothing
+    assert spherical_kmeans(positive, initial.abs(), tolerance=0.0).steps < 100
+
+
+def test_no_samples() -> None:
+    clusters = spherical_kmeans(torch.zeros(0, 3), torch.eye(3)).within(0.1).at_least(1).closest(0.5)
+    assert clusters.labels.shape == (0,)
+    assert clusters.labels.dtype == torch.int64
+    assert clusters.kept_classes.tolist() == []
+
+
+def test_no_steps_label_by_the_initial_centers() -> None:
+    features, initial = blobs(4)
+    clusters = spherical_kmeans(features, initial, max_steps=0)
+    assert clusters.steps == 0
+    assert torch.equal(clusters.labels, cosine_distances(features, initial).argmin(dim=1))
+
+
+def test_zero_tolerance_reaches_a_fixed_point() -> None:
+    features, initial = blobs(5)
+    clusters = spherical_kmeans(features, initial, tolerance=0.0)
+    again = spherical_kmeans(features, clusters.centers, max_steps=1)
+    assert 1 <= clusters.steps < 100
+    assert torch.equal(clusters.labels, again.labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    features, initial = (tensor.to(dtype) for tensor in blobs(6, spread=0.2))
+    clusters = spherical_kmeans(features, initial)
+    expected = spherical_kmeans(features.double(), initial.double())
+    assert clusters.centers.dtype == clusters.distances.dtype == torch.float32
+    assert torch.equal(clusters.labels, expected.labels)
+    torch.testing.assert_close(clusters.centers, expected.centers.float())
+    torch.testing.assert_close(clusters.distances, expected.distances.float(), atol=1e-6, rtol=0)
+
+
+def test_half_precision_sums_do_not_overflow() -> None:
+    features = torch.full((40, 8), 6e4, dtype=torch.float16)
+    centers = class_centers(features, torch.zeros(40, dtype=torch.int64), 1, unit=False)
+    assert centers.isfinite().all()
+    assert spherical_kmeans(features, centers, unit=False).distances.max() < 1e-6
+
+
+def test_double_precision_is_kept() -> None:
+    features, initial = blobs(7)
+    assert spherical_kmeans(features, initial).centers.dtype == torch.float64
+    assert class_centers(features, torch.zeros(60, dtype=torch.int64), 1).dtype == torch.float64
+
+
+def test_no_gradient_is_recorded() -> None:
+    features, initial = blobs(0)
+    clusters = spherical_kmeans(features.requires_grad_(), initial.requires_grad_())
+    assert not clusters.centers.requires_grad
+    assert not clusters.distances.requires_grad
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    features, initial = blobs(8, samples=5000)
+    first, second = (spherical_kmeans(features.float(), initial.float()) for _ in range(2))
+    for name in ("labels", "distances", "centers"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_aligned_centers_belong_to_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, initial = blobs(9, classes=3)
+    plain = spherical_kmeans(features, initial)
+    monkeypatch.setattr(clustering, "_matching_classes", lambda *_: torch.tensor([1, 2, 0]))
+    aligned = spherical_kmeans(features, initial, align=True)
+    assert torch.equal(aligned.labels, torch.tensor([1, 2, 0])[plain.labels])
+    assert torch.equal(aligned.centers[torch.tensor([1, 2, 0])], plain.centers)
+    # The same permutation applied the wrong way round would fail here.
+    assert torch.equal(aligned.labels, cosine_distances(features, aligned.centers).argmin(dim=1))
+    assert torch.equal(aligned.distances, plain.distances)
+
+
+def cycle_case() -> tuple[Tensor, Tensor]:
+    """A data set found by search: after several steps each cluster matches the initial center of another class."""
+    random = np.random.RandomState(696)  # its numbers never change between versions
+    features = random.randn(30, 3)
+    return torch.tensor(features), torch.tensor(random.randn(1, 3) + 0.1 * random.randn(3, 3))
+
+
+def test_alignment_follows_a_cycle_of_three() -> None:
+    features, initial = cycle_case()
+    plain, aligned = (spherical_kmeans(features, initial, tolerance=0.0, align=align) for align in (False, True))
+    cost = cosine_distances(plain.centers, initial)
+    best = min(permutations(range(3)), key=lambda order: sum(cost[i, order[i]] for i in range(3)))
+    assert best in {(1, 2, 0), (2, 0, 1)}  # not its own inverse: the wrong direction would show
+    assert aligned.labels.tolist() == [best[label] for label in plain.labels.tolist()]
+    assert torch.equal(aligned.labels, cosine_distances(features, aligned.centers).argmin(dim=1))
+    assert torch.equal(aligned.distances, plain.distances)
+    assert center_shift(initial, aligned.centers) < center_shift(initial, plain.centers)
+
+
+def test_cosine_distances_equal_loops() -> None:
+    a, b = blobs(10, samples=5)
+    a[2] = 0
+    expected = [[slow_distance(x, y) for y in b.numpy()] for x in a.numpy()]
+    np.testing.assert_allclose(cosine_distances(a, b), expected, atol=1e-12)
+
+
+def test_cosine_distances_stay_between_0_and_1() -> None:
+    a = torch.randn(500, 16, generator=torch.Generator().manual_seed(0))
+    distances = cosine_distances(a, torch.cat([a, -a]))
+    assert distances.min() >= 0
+    assert distances.max() <= 1
+
+
+def test_within_is_strict() -> None:
+    clusters = clusters_of([0, 0, 1], [0.25, 0.125, 0.5]).within(0.25)
+    assert clusters.kept.tolist() == [False, True, False]
+    assert clusters.kept_labels.tolist() == [-1, 0, -1]
+    assert clusters.kept_classes.tolist() == [0]
+
+
+def test_at_least_counts_kept_samples_only() -> None:
+    clusters = clusters_of([0, 0, 0, 2, 2, 2, 3], [0.1, 0.1, 0.9, 0.1, 0.1, 0.1, 0.1])
+    assert clusters.at_least(3).kept_classes.tolist() == [0, 2]
+    assert clusters.within(0.5).at_least(3).kept_classes.tolist() == [2]
+    assert clusters.within(0.5).at_least(3).kept_labels.tolist() == [-1, -1, -1, 2, 2, 2, -1]
+    assert clusters.at_least(4).kept_classes.tolist() == []
+    assert clusters.kept.all()  # a filter leaves what it is called on as it was
+
+
+def slow_closest(clusters: Clusters, share: float) -> list[bool]:
+    """Sort every cluster and cut it."""
+    kept = [False] * len(clusters.labels)
+    for label in range(len(clusters.centers)):
+        own = [i for i in range(len(kept)) if clusters.labels[i] == label and clusters.kept[i]]
+        own.sort(key=lambda i: (float(clusters.distances[i]), i))
+        for i in own[: max(1, round(share * len(own)))]:
+            kept[i] = True
+    return kept
+
+
+@fast
+@given(
+    samples=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.1, 0.2, 0.3, 0.6])), max_size=40),
+    share=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]),
+    first=st.booleans(),
+)
+def test_closest_equals_loops(samples: list[tuple[int, float]], share: float, first: bool) -> None:
+    clusters = clusters_of([label for label, _ in samples], [distance for _, distance in samples])
+    clusters = clusters.within(0.5) if first else clusters
+    assert clusters.closest(share).kept.tolist() == slow_closest(clusters, share)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_closest_refuses_what_is_no_share(share: float) -> None:
+    with pytest.raises(UserError, match="between 0 and 1"):
+        clusters_of([0], [0.1]).closest(share)
+
+
+def test_label_change() -> None:
+    assert label_change(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 3, 2])) == 0.5
+    assert label_change(torch.tensor([0, 1]), torch.tensor([0, 1])) == 0.0
+    assert label_change(torch.empty(0), torch.empty(0)) == 0.0
+    with pytest.raises(UserError, match="same samples"):
+        label_change(torch.zeros(1), torch.zeros(4))
+
+
+def test_center_shift() -> None:
+    before = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    assert center_shift(before, before * 3) == pytest.approx(0.0, abs=1e-7)
+    assert center_shift(before, torch.tensor([[0.0, 5.0], [0.0, 1.0]])) == pytest.approx(0.25)
+    assert center_shift(before, -before) == pytest.approx(1.0)
+    assert center_shift(torch.zeros(2, 2), torch.zeros(2, 2)) == 0.0
+    with pytest.raises(UserError, match="same classes"):
+        center_shift(before, before[:1])
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="do not fit"):
+        spherical_kmeans(torch.zeros(5, 3), torch.zeros(2, 4))
+    with pytest.raises(UserError, match="no center"):
+        spherical_kmeans(torch.zeros(5, 3), torch.zeros(0, 3))
+    with pytest.raises(UserError, match="one label per sample"):
+        class_centers(torch.zeros(5, 3), torch.zeros(4, dtype=torch.int64), 2)
+    with pytest.raises(UserError, match="Label 2 does not fit"):
+        class_centers(torch.zeros(2, 3), torch.tensor([0, 2]), 2)
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    features, initial = blobs(0)
+    with pytest.raises(UserError, match="initial centers"):
+        spherical_kmeans(features, initial * math.inf)
+    features[3, 1] = math.nan
+    with pytest.raises(UserError, match="features to cluster"):
+        spherical_kmeans(features, initial)
