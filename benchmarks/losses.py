@@ -7,6 +7,7 @@ forward and backward on the same batch, turn by turn, so that whatever else the 
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -78,20 +79,20 @@ def measure(name: str, repetitions: int) -> dict[str, Any]:
     """Times in milliseconds, their ratio and how far the two results lie apart."""
     classes, samples, widths, num_classes = CASES[name]
     random = torch.Generator().manual_seed(0)
-    layers = [
-        [torch.rand(classes * samples, width, generator=random).requires_grad_() for width in widths] for _ in range(2)
-    ]
+    source = [torch.rand(classes * samples, width, generator=random).requires_grad_() for width in widths]
+    target = [torch.rand(classes * samples, width, generator=random).requires_grad_() for width in widths]
     labels = torch.arange(classes).repeat_interleave(samples)
 
     def ours() -> Tensor:
-        return contrastive_domain_discrepancy(*layers, labels, labels, num_classes=num_classes)
+        return contrastive_domain_discrepancy(source, target, labels, labels, num_classes=num_classes)
 
     def loop() -> Tensor:
-        return loop_discrepancy(*layers, classes, num_classes)
+        return loop_discrepancy(source, target, classes, num_classes)
 
-    value, gradient = forward_and_backward(ours, layers)
-    expected, expected_gradient = forward_and_backward(loop, layers)
-    times = [(elapsed(ours, layers), elapsed(loop, layers)) for _ in range(repetitions + 3)][3:]  # the first warm up
+    inputs = [*source, *target]
+    value, gradient = forward_and_backward(ours, inputs)
+    expected, expected_gradient = forward_and_backward(loop, inputs)
+    times = [(elapsed(ours, inputs), elapsed(loop, inputs)) for _ in range(repetitions + 3)][3:]  # the first warm up
     ours_ms, loop_ms = (statistics.median(column) for column in zip(*times, strict=True))
     return {
         "case": name,
@@ -105,20 +106,20 @@ def measure(name: str, repetitions: int) -> dict[str, Any]:
     }
 
 
-def forward_and_backward(loss: Callable[[], Tensor], layers: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
+def forward_and_backward(loss: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The value and the gradient to the first layer of the source."""
-    for layer in (*layers[0], *layers[1]):
+    for layer in inputs:
         layer.grad = None
     value = loss()
     value.backward()  # type: ignore[no-untyped-call]
-    gradient = layers[0][0].grad
+    gradient = inputs[0].grad
     assert gradient is not None
     return value.detach(), gradient
 
 
-def elapsed(loss: Callable[[], Tensor], layers: list[list[Tensor]]) -> float:
+def elapsed(loss: Callable[[], Tensor], inputs: list[Tensor]) -> float:
     start = time.perf_counter()
-    forward_and_backward(loss, layers)
+    forward_and_backward(loss, inputs)
     return 1000 * (time.perf_counter() - start)
 
 
@@ -136,11 +137,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 
-    print(f"{'forward + backward, median in ms':<42}{'ours':>8}{'loop':>10}{'ratio':>8}")
+    print(f"{'forward + backward, median (fastest) in ms':<44}{'ours':>16}{'loop':>20}{'ratio':>8}")
     rows = []
     for name in CASES:
         row = measure(name, arguments.repetitions)
-        print(f"{name:<42}{row['ours_ms']:>8.2f}{row['loop_ms']:>10.2f}{row['ratio']:>8.1f}")
+        ours, loop = (f"{row[f'{side}_ms']:.2f} ({row[f'fastest_{side}_ms']:.2f})" for side in ("ours", "loop"))
+        print(f"{name:<44}{ours:>16}{loop:>20}{row['ratio']:>8.1f}")
         rows.append(row)
     record = {
         "command": f"python -m benchmarks.losses --repetitions {arguments.repetitions} --threads {arguments.threads}",
@@ -151,6 +153,7 @@ def main() -> None:
             "candapt": candapt_version(),
         },
         "threads": arguments.threads,
+        "load_average": round(os.getloadavg()[0], 1),  # well above 1: the machine was busy with other work
         "repetitions": arguments.repetitions,
         "cases": rows,
     }

@@ -16,7 +16,7 @@ from candapt.methods import METHODS
 from candapt.model import Model, Predictions, embed_frozen, reach_of
 from candapt.network.build import Layers, build_layers
 from candapt.randomness import derive_seed
-from candapt.settings import Settings
+from candapt.settings import Settings, TrainingSettings
 from candapt.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,12 @@ class Adapted:
 
 
 def adapt(
-    task: Task, settings: Settings, *, images: ImageSettings | None = None, watcher: Watcher | None = None
+    task: Task,
+    settings: Settings,
+    *,
+    images: ImageSettings | None = None,
+    watcher: Watcher | None = None,
+    layers: Layers | None = None,
 ) -> Adapted:
     """Train a method on a task.
 
@@ -55,11 +60,13 @@ def adapt(
         settings: everything else that decides the outcome.
         images: how image files were turned into samples, to be kept with the model.
         watcher: is told of steps and rounds.
+        layers: the network to start from; by default the `initial_layers`.
     """
     check_task(task)
+    check_settings(settings)
     started = time.perf_counter()
-    fabric = Fabric(accelerator=settings.training.accelerator, devices=1, precision=settings.training.precision)
-    layers = initial_layers(task, settings)
+    fabric = make_fabric(settings.training)
+    layers = layers or initial_layers(task, settings)
     log.info("Network: %s, fine-tuning %s.", layers.settings.backbone, layers.settings.finetune)
     prepared = prepare(task, layers, fabric, settings.training.evaluation_batch)
     kind = METHODS[settings.method]
@@ -98,7 +105,7 @@ def prepare(task: Task, layers: Layers, fabric: Fabric, batch_size: int) -> Task
     if layers.frozen is None:
         return task
     frozen = layers.frozen.to(fabric.device)
-    log.info("Computing the frozen backbone's features of %d images.", len(task.source) + len(task.target))
+    log.info("Computing the frozen backbone's features of %d images.", task.source.size + task.target.size)
     source: Domain = embed_frozen(frozen, task.source, batch_size)
     target = embed_frozen(frozen, task.target, batch_size)
     frozen.cpu()
@@ -112,8 +119,36 @@ def check_task(task: Task) -> None:
         raise UserError(
             f"Source samples have shape {source} but target samples {target}: both must come from the same features."
         )
-    if len(task.target) < 2:
+    if task.target.size < 2:
         raise UserError("The target has fewer than two samples: there is nothing to adapt to.")
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse numbers that no training can work with, and a device that this machine lacks."""
+    training = settings.training
+    least = {
+        "rounds": (settings.rounds, 1),
+        "network.bottleneck": (settings.network.bottleneck, 1),
+        "training.steps": (training.steps, 1),
+        "training.batch_size": (training.batch_size, 2),
+        "training.evaluation_batch": (training.evaluation_batch, 2),
+        "training.workers": (training.workers, 0),
+        "training.learning_rate": (training.learning_rate, 0),
+    }
+    for name, (value, minimum) in least.items():
+        if value is not None and value < minimum:
+            raise UserError(f"{name} is {value}, but must be at least {minimum}.")
+    make_fabric(training)
+
+
+def make_fabric(training: TrainingSettings) -> Fabric:
+    """The device and the number format of a training."""
+    try:
+        return Fabric(accelerator=training.accelerator, devices=1, precision=training.precision)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"training.accelerator is {training.accelerator!r}, which this machine does not have: take auto or cpu."
+        ) from error
 
 
 def with_method(settings: Settings, method: str) -> Settings:

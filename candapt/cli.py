@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"There is no command {arguments[0]!r}: choose one of {', '.join(COMMANDS)}.")
         COMMANDS[arguments[0]](arguments[1:])
     except (UserError, ArgumentError) as error:
-        console.print(f"candapt: {' '.join(str(error).split())}", style="red", markup=False, highlight=False)
+        sentence = " ".join(str(error).split()) if isinstance(error, UserError) else explain(error, arguments[0])
+        console.print(f"candapt: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         console.print("candapt: stopped.", style="red")
@@ -63,7 +65,7 @@ def overview() -> str:
 
 def adapt(arguments: list[str]) -> None:
     """Train on a labelled source and an unlabelled target; write model and predictions to a run folder."""
-    config, parser = _adapt_parser(arguments)
+    config, parser, arguments = _adapt_parser(arguments)
     options = parser.parse_args(arguments)
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
@@ -107,11 +109,45 @@ def evaluate(arguments: list[str]) -> None:
     commands.evaluate(options.run, options.labeled, options.out)
 
 
+def benchmark(arguments: list[str]) -> None:
+    """Run tasks × methods × seeds of a suite into the paper's tables; what is stored already is not run again."""
+    # matplotlib and its fonts, for the demonstration's suite, take seconds to import
+    from candapt.benchmark.plan import make_plan
+    from candapt.benchmark.runner import run
+    from candapt.benchmark.tables import to_terminal
+
+    parser, methods, arguments = _benchmark_parser(arguments)
+    options = parser.parse_args(arguments)
+    made = parser.instantiate(options)
+    settings = {
+        method: Settings(
+            method=method,
+            rounds=options.rounds,
+            network=made.network,
+            training=made.training,
+            adaptation=made.get(_key(method)) or METHODS[method].Settings(),
+        )
+        for method in methods
+    }
+    plan = make_plan(
+        options.suite,
+        options.data,
+        settings,
+        seeds=_seeds(options.seeds),
+        tasks=_listed(options.tasks),
+        images=made.images,
+    )
+    results = run(plan, options.out, jobs=options.jobs)
+    commands.output.print(to_terminal(results))
+    commands.output.print(f"Tables: {options.out / 'results.md'}, results.tex and results.html")
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "demo": demo,
     "adapt": adapt,
     "predict": predict,
     "evaluate": evaluate,
+    "benchmark": benchmark,
 }
 
 
@@ -119,15 +155,15 @@ def _parser(name: str, command: Callable[..., None]) -> ArgumentParser:
     return ArgumentParser(prog=f"candapt {name}", description=command.__doc__, exit_on_error=False)
 
 
-def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentParser]:
-    """The parser of `adapt`, with the settings of the chosen method, and the configuration file's content.
+def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentParser, list[str]]:
+    """The configuration file's content, the parser of `adapt` for the chosen method, and what that parser is to parse.
 
     Which settings there are depends on the method, and their defaults on the preset, so these are looked up first.
     """
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("method", "preset", "config"):
         first.add_argument(f"--{name}")
-    chosen, _ = first.parse_known_args(arguments)
+    chosen, flags = first.parse_known_args(arguments)
     config = read_config(Path(chosen.config)) if chosen.config else {}
     method = _known(chosen.method or config.get("method", "can"), METHODS, "--method")
     preset = _known(chosen.preset or config.get("preset", DEFAULT), PRESETS, "--preset")
@@ -151,7 +187,78 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(METHODS[method].Settings, method)
     known = parser.get_defaults()
     parser.set_defaults({key: value for key, value in PRESETS[preset].items() if key in known})
-    return config, parser
+    flags = ["--method", method, "--preset", preset, *flags]
+    # The file comes first, so that a flag wins wherever it stands. Settings of methods that were not chosen stay out.
+    foreign = {"source", "target", *METHODS} - {method}
+    kept = {_key(key) if key == method else key: value for key, value in config.items() if key not in foreign}
+    return config, parser, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+
+
+def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[str], list[str]]:
+    """The parser of `benchmark` with the settings of all methods that are run, these methods, and what is to be parsed.
+
+    Defaults come from the preset and then the suite, before the file and the flags.
+    """
+    from candapt.benchmark.suites import SUITES, for_family
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("methods", "preset", "config"):
+        first.add_argument(f"--{name}")
+    chosen, flags = first.parse_known_args(arguments)
+    if {"-h", "--help"} & set(flags):
+        flags = ["office31", *flags]
+    if not flags or flags[0].startswith("-"):
+        raise UserError(f"SUITE is missing: name one of {', '.join(SUITES)}, before any other option.")
+    suite = SUITES[_known(flags[0], SUITES, "SUITE")]
+    config = read_config(Path(chosen.config)) if chosen.config else {}
+    named = suite.methods if chosen.methods is None else _listed(chosen.methods)
+    wanted = {_known(name, METHODS, "--methods") for name in named}
+    methods = [name for name in METHODS if name in wanted]
+    preset = _known(chosen.preset or DEFAULT, PRESETS, "--preset")
+
+    parser = _parser("benchmark", benchmark)
+    parser.add_argument("suite", help=f"One of {', '.join(SUITES)}.")
+    parser.add_argument("--data", type=Path | None, help="Where the suite's data is; the demo brings its own.")
+    parser.add_argument("--methods", default=",".join(methods), help=f"With commas between: {','.join(METHODS)}.")
+    parser.add_argument("--seeds", type=str, default="0,1,2", help="With commas between; one run of all for each.")
+    parser.add_argument("--tasks", type=str, default="", help="With commas between, such as A->W,D->A; default: all.")
+    parser.add_argument("--out", type=Path, required=True, help="Folder for results and tables; may hold some already.")
+    parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
+    parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
+    parser.add_argument("--preset", default=preset, help=f"Where defaults come from: {', '.join(PRESETS)}.")
+    parser.add_argument("--rounds", type=int, default=Settings.rounds, help="Rounds at most.")
+    parser.add_class_arguments(ImageChoice, "images")
+    parser.add_class_arguments(NetworkSettings, "network")
+    parser.add_class_arguments(TrainingSettings, "training")
+    for method in methods:
+        parser.add_class_arguments(METHODS[method].Settings, method)
+    known = parser.get_defaults()
+    changes = for_family({**PRESETS[preset], **suite.changes}, methods)
+    defaults = {
+        ".".join([*map(_key, key.split(".")[:-1]), key.split(".")[-1]]): value for key, value in changes.items()
+    }
+    parser.set_defaults({key: value for key, value in defaults.items() if key in known})
+    # What a run's config.yaml says of its data, its method and its seed is the suite's business.
+    foreign = {"source", "target", "target_labels", "strict", "method", "seed", "preset", *METHODS} - set(methods)
+    kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
+    return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+
+
+def _listed(text: str) -> list[str]:
+    """What stands between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(part) for part in _listed(text)))
+    except ValueError:
+        raise UserError(f"--seeds is {text!r}, but must be whole numbers with commas between, as 0,1,2.") from None
+
+
+def _key(method: str) -> str:
+    """What the parser calls a method's group of settings."""
+    return method.replace("-", "_")
 
 
 def settings_from(parser: ArgumentParser, options: Namespace) -> Settings:
@@ -163,7 +270,7 @@ def settings_from(parser: ArgumentParser, options: Namespace) -> Settings:
         rounds=options.rounds,
         network=made.network,
         training=made.training,
-        adaptation=made[options.method],
+        adaptation=made.get(_key(options.method)) or METHODS[options.method].Settings(),  # none if it has no settings
     )
 
 
@@ -178,8 +285,30 @@ def read_config(path: Path) -> dict[str, Any]:
     return content
 
 
+def explain(error: Exception, command: str) -> str:
+    """One sentence for what the parser refuses; its own texts show Python's types."""
+    text = " ".join(str(error).split())
+    if wrong := re.search(r'Parser key "([^"]+)": (.*)(?:Got|Given) value: ?(.*)', text):
+        return f"{wrong[1]} must be {_expected(wrong[2])}, not {wrong[3]!r}."
+    if unknown := re.search(r"unrecognized arguments: (.+)|Option '(.+)' is not accepted", text):
+        named = unknown[1] or unknown[2]
+    elif unknown := re.search(r"Group '(.+)' does not accept option '(.+)'", text):
+        named = f"{unknown[1]}.{unknown[2]}"
+    else:
+        return f"{text}; `candapt {command} --help` tells more."
+    return f"{named!r} is not understood: `candapt {command} --help` lists what is."
+
+
+def _expected(types: str) -> str:
+    """Types as the parser's errors show them, in words."""
+    named = {"<class 'int'>": "a whole number", "<class 'float'>": "a number", "<class 'bool'>": "true or false"}
+    words = [word for kind, word in named.items() if kind in types]
+    choices = [choice for listed in re.findall(r"Literal\[(.*?)\]", types) for choice in listed.split(", ")]
+    return " or ".join([*words, *(choice.strip("'") for choice in choices)]) or "something else"
+
+
 def _known(name: Any, table: dict[str, Any], flag: str) -> str:
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise UserError(f"{flag} is {name!r}, but must be one of {', '.join(table)}.")
     return str(name)
 

@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from candapt.adaptation import Adapted, check_task
+from candapt.adaptation import Adapted, check_settings, check_task, initial_layers
 from candapt.adaptation import adapt as adapt_task
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data.domains import LabeledDomain, Side, Task
@@ -56,14 +58,17 @@ class Job:
 def adapt(job: Job, out: Path) -> Adapted:
     """Read, train, and write the run folder."""
     RunFolder.check(out)
+    check_settings(job.settings)
     images = image_settings(job)
     with counting("checking images") as count:
-        reading = Reading(images or ImageSettings(), os.cpu_count() or 1, job.strict, count)
+        views = images or ImageSettings(augmentation=job.images.augmentation)
+        reading = Reading(views, os.cpu_count() or 1, job.strict, count)
         source, source_check = read_labeled_domain(job.source, reading)
         target, target_check = read_domain(job.target, reading)
     task = Task(source, target)
     check_task(task)
     truth = read_target_labels(job.target_labels, target, source.classes) if job.target_labels else None
+    layers = initial_layers(task, job.settings)  # before the folder is claimed: weights may be missing or not fit
     run = RunFolder.create(out)
     with log_to(run.path / "log.txt"):
         run.write_config(job.describe())
@@ -71,7 +76,8 @@ def adapt(job: Job, out: Path) -> Adapted:
         run.write_broken([item for check in (source_check, target_check) if check for item in check.broken])
         log.info("%s", found["sentence"])
         with TrainingBar(job.settings.method, job.settings.rounds) as bar:
-            adapted = adapt_task(task, job.settings, images=images, watcher=_Recorder(run, bar, truth))
+            recorder = _Recorder(run, bar, truth)
+            adapted = adapt_task(task, job.settings, images=images, watcher=recorder, layers=layers)
         adapted.model.save(run.path)
         adapted.predictions.write_csv(run.path / "predictions.csv", source.classes)
         run.write_summary(summarize(job, found, adapted, truth))
@@ -96,9 +102,9 @@ def image_settings(job: Job) -> ImageSettings | None:
 
 def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | None) -> dict[str, Any]:
     """What was found, in a sentence and in numbers."""
-    source_found = f"Source: {len(task.source)} samples of {task.num_classes} classes"
-    sentence = f"{source_found}; target: {len(task.target)} samples without labels."
-    told: dict[str, Any] = {"sentence": sentence, "source": len(task.source), "target": len(task.target)}
+    source_found = f"Source: {task.source.size} samples of {task.num_classes} classes"
+    sentence = f"{source_found}; target: {task.target.size} samples without labels."
+    told: dict[str, Any] = {"sentence": sentence, "source": task.source.size, "target": task.target.size}
     if source is not None:
         told["source_images"] = describe_images(source, task.source)
     if target is not None:
@@ -168,11 +174,9 @@ def predict(run: Path, source: Path, out: Path) -> None:
     model = load(run)
     domain, _ = read_domain(source, _reading(model))
     predictions = model.predict(domain)
-    try:
+    with _writing(out):
         predictions.write_csv(out, model.classes)
-    except OSError as error:
-        raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another file by --out.") from None
-    log.info("Predicted %d samples: %s", len(domain), out)
+    log.info("Predicted %d samples: %s", domain.size, out)
 
 
 def evaluate(run: Path, labeled: Path, out: Path | None = None) -> dict[str, Any]:
@@ -190,8 +194,18 @@ def evaluate(run: Path, labeled: Path, out: Path | None = None) -> dict[str, Any
     if figures["left_out"]:
         output.print(f"left out             {figures['left_out']} of classes that the model does not know")
     if out is not None:
-        write_json(out, figures | {"classes": list(model.classes)})
+        with _writing(out):
+            write_json(out, figures | {"classes": list(model.classes)})
     return figures
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say in a sentence why a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another file by --out.") from None
 
 
 def match_classes(domain: LabeledDomain, classes: tuple[str, ...]) -> Tensor:

@@ -20,8 +20,8 @@ RENDERED = 2000
 SIDE = 16
 """Height and width to which the 8×8 digits are enlarged, so that three poolings are possible."""
 
-DEMO: dict[str, Any] = {"rounds": 20, "training.steps": 30}
-DEMO_CAN: dict[str, Any] = {"can.samples": 6, "can.warmup": 3}
+DEMO: dict[str, Any] = {"rounds": 30, "training.steps": 40}
+DEMO_CAN: dict[str, Any] = {"can.samples": 6}
 
 
 def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from candapt.adaptation import adapt
 from candapt.data.domains import ArraySamples, Domain, Task
-from candapt.data.features import labeled_arrays
+from candapt.data.features import array_samples, labeled_arrays
 from candapt.model import Predictions
 from candapt.presets import DEFAULT, make_settings
 from candapt.settings import Settings
@@ -70,7 +70,7 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
         X, y = validate_data(self, X, y, dtype=np.float32, allow_nd=True, ensure_min_samples=2)  # noqa: N806
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        source = labeled_arrays(_with_channels(X), numbers, [str(name) for name in self.classes_], where="X")
+        source = labeled_arrays(X, numbers, [str(name) for name in self.classes_], where="X")
         adapted = adapt(Task(source, self._domain(X if target is None else target)), self._settings())
         self.model_ = adapted.model
         self.history_ = adapted.history
@@ -79,7 +79,8 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
 
     def predict(self, X: Any) -> Any:  # noqa: N803
         """Class of each sample, which is taken to come from the target domain; shape (n,)."""
-        return self.classes_[self._predictions(X).labels.numpy()]
+        labels = self._predictions(X).labels.numpy()
+        return self.classes_[labels]
 
     def predict_proba(self, X: Any) -> Any:  # noqa: N803
         """Probability of each class in the order of `classes_`, shape (n, classes)."""
@@ -89,6 +90,12 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
         """Adapted features, shape (n, num_features)."""
         return self._predictions(X).features.numpy()
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn should know: features come in single precision."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
     def _predictions(self, X: Any) -> Predictions:  # noqa: N803
         check_is_fitted(self, "model_")
         if not isinstance(X, Domain):
@@ -96,16 +103,14 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
         return self.model_.predict(self._domain(X))
 
     def _domain(self, X: Any) -> Domain:  # noqa: N803
-        if isinstance(X, Domain):
+        samples, names = (X.samples, X.names) if isinstance(X, Domain) else (X, ())
+        if isinstance(X, Domain) and not isinstance(samples, ArraySamples):
             return X
-        return Domain(ArraySamples(_with_channels(check_array(X, dtype=np.float32, allow_nd=True))))
+        # An array inside a domain is treated like a bare one, so that both give the same result.
+        array = samples.array.numpy() if isinstance(samples, ArraySamples) else samples
+        return Domain(array_samples(check_array(array, dtype=np.float32, allow_nd=True)), names)
 
     def _settings(self) -> Settings:
         rounds = {} if self.rounds is None else {"rounds": self.rounds}
         changes = {**rounds, **(self.settings or {})}
         return make_settings(self.method, preset=self.preset, seed=self.seed, changes=changes)
-
-
-def _with_channels(X: Any) -> Any:  # noqa: N803
-    """Grey images (n, h, w) as (n, 1, h, w); anything else as it is."""
-    return X[:, None] if X.ndim == 3 else X

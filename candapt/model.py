@@ -2,6 +2,7 @@
 
 import csv
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -114,7 +115,8 @@ class Model:
         with write_atomically(folder / "model.safetensors") as part:
             save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part)
         with write_atomically(folder / "model.json") as part:
-            part.write_text(json.dumps(self.describe(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            # Escapes carry class names that are not valid Unicode, as folder names may be.
+            part.write_text(json.dumps(self.describe(), indent=2) + "\n", encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:
         """What `model.json` holds: all but the tensors."""
@@ -144,10 +146,11 @@ def load(run: str | Path) -> Model:
         if told["format"] != FORMAT:
             raise UserError(f"{str(folder)!r} was written in format {told['format']}; this version reads {FORMAT}.")
         return _rebuild(told, folder / "model.safetensors")
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"The model in {str(folder)!r} is damaged ({type(error).__name__}: {error}).") from error
+    except UserError:
+        raise
+    except (OSError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
+        raise UserError(f"The model in {str(folder)!r} is damaged ({reason}).") from error
 
 
 def _rebuild(told: dict[str, Any], weights: Path) -> Model:

@@ -91,14 +91,14 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, paths and tuples as YAML and JSON know them."""
+    """Dataclasses, tuples and paths, which become absolute, as YAML and JSON know them."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain(item) for item in value]
-    return str(value) if isinstance(value, os.PathLike) else value
+    return os.path.abspath(value) if isinstance(value, os.PathLike) else value
 
 
 def versions() -> dict[str, str]:

@@ -29,8 +29,11 @@ class NetworkSettings:
     """Pretrained weights of the backbone, .safetensors or .pth; without it timm's own are downloaded."""
     finetune: Literal["auto", "all", "head"] = "auto"
     """Train all layers above the stem (the paper), or a head over frozen features; auto: all on a GPU, else head."""
-    bottleneck: int = 1024
-    """Width of the layer that is trained over feature vectors or a frozen backbone."""
+    bottleneck: int | None = None
+    """Width of the layer that is trained over feature vectors or a frozen backbone; null: as wide as they are, and
+    starting from them as they are."""
+    dropout: float = 0.5
+    """Share of the inputs of that layer that are hidden in training; it stands in for the random views of images."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,16 @@ class TrainingSettings:
     power: float = 0.75
     """b in the decay (1 + a·p)^-b."""
     statistics: Literal["auto", "running", "domain"] = "auto"
-    """Batch norm when evaluating: running averages, or statistics of the whole domain, taken anew each round (auto: for
-    networks that were not pretrained)."""
+    """What batch norm evaluates with: running averages of the batches, or statistics of the whole domain, taken anew
+    each round (auto: for networks that were not pretrained)."""
     settled: float = 0.001
     """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
     evaluation_batch: int = 256
     """Samples in one batch when nothing is learned."""
     workers: int = 0
     """Processes that read training batches ahead; 0 reads between the steps."""
-    accelerator: str = "auto"
-    """cpu, cuda, mps or auto."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """What computes; auto takes the best that there is."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     """Number format of the training."""
 
@@ -78,7 +81,7 @@ class Settings:
 
     method: str = "can"
     seed: int = 0
-    rounds: int = 30
+    rounds: int = 20
     network: NetworkSettings = field(default_factory=NetworkSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     adaptation: Any = None

@@ -67,8 +67,9 @@ class Domain:
         if not len(self.names):
             object.__setattr__(self, "names", tuple(str(row) for row in range(len(self.samples))))
 
-    def __len__(self) -> int:
-        """Number of samples."""
+    @property
+    def size(self) -> int:
+        """Number of samples. There is no `len`: scikit-learn cuts whatever has one and as many rows as X like X."""
         return len(self.samples)
 
 

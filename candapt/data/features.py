@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from candapt.data.domains import ArraySamples, Domain, LabeledDomain
+from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples
+from candapt.data.small_images import SmallImageSamples
 from candapt.errors import UserError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -15,30 +16,45 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def read_arrays(path: Path, *names: str) -> Arrays:
     """The named arrays of an `.npz` file that it has; never runs code from the file."""
+    if not path.exists():
+        raise UserError(f"There is no file {str(path)!r}: check the path.")
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{str(path)!r} is not an .npz file, or not a whole one: write it with numpy.savez.")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names if name in file.files}
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}: check the path.") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an .npz file ({error}): write it with numpy.savez.") from None
+            return {name: np.asarray(file[name]) for name in names if name in file.files}
+    except Exception as error:  # damaged files make zipfile, zlib and numpy raise almost anything
+        raise UserError(f"{str(path)!r} cannot be read as an .npz file ({error}): write it with numpy.savez.") from None
 
 
-def feature_domain(path: Path) -> Domain:
-    """The samples of a feature file, named by their row numbers; labels in the file are not read."""
-    return Domain(ArraySamples(checked_samples(read_arrays(path, "x"), path)))
+def feature_domain(path: Path, *, augment: bool = True) -> Domain:
+    """The samples of a feature file, named by their row numbers; labels in the file are not read.
+
+    Args:
+        path: `.npz` file with x.
+        augment: draw random training views of small images; feature vectors have none.
+    """
+    return Domain(array_samples(checked_samples(read_arrays(path, "x"), path), augment=augment))
 
 
-def labeled_feature_domain(path: Path) -> LabeledDomain:
-    """The samples of a feature file with their labels."""
+def labeled_feature_domain(path: Path, *, augment: bool = True) -> LabeledDomain:
+    """The same with labels, from an `.npz` file with x and y."""
     arrays = read_arrays(path, "x", "y", "classes")
     x = checked_samples(arrays, path)
     if "y" not in arrays:
         raise UserError(f"{path} has no array y: add the class number of each row of x.")
-    return labeled_arrays(x, arrays["y"], arrays.get("classes"), where=str(path))
+    return labeled_arrays(x, arrays["y"], arrays.get("classes"), where=str(path), augment=augment)
 
 
-def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str) -> LabeledDomain:
+def array_samples(x: Any, *, augment: bool = True) -> Samples:
+    """Feature vectors (n, d), or images (n, h, w) or (n, channels, h, w) with random training views."""
+    x = np.asarray(x)
+    if x.ndim == 2 or not augment:
+        return ArraySamples(x[:, None] if x.ndim == 3 else x)
+    return SmallImageSamples(x[:, None] if x.ndim == 3 else x)
+
+
+def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str, augment: bool = True) -> LabeledDomain:
     """A labelled domain from arrays; without names the classes are called by their numbers."""
     y = np.asarray(y)
     if y.ndim != 1 or len(y) != len(x):
@@ -54,7 +70,7 @@ def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str) -> LabeledD
         classes, labels = tuple(str(name) for name in np.asarray(names).ravel()), y
         if y.min() < 0 or y.max() >= len(classes):
             raise UserError(f"{where} names {len(classes)} classes but has labels from {y.min()} to {y.max()}.")
-    samples = ArraySamples(x)
+    samples = array_samples(x, augment=augment)
     return LabeledDomain(samples, (), torch.as_tensor(labels.astype(np.int64)), classes)
 
 
@@ -65,9 +81,14 @@ def checked_samples(arrays: Arrays, path: Path | str) -> np.ndarray[Any, Any]:
     x = arrays["x"]
     if x.ndim not in (2, 3, 4) or not np.issubdtype(x.dtype, np.number) or np.iscomplexobj(x):
         raise UserError(f"x in {path} is {x.dtype} of shape {x.shape}: give numbers of shape (n, features).")
-    if len(x) < 2 or 0 in x.shape:
-        raise UserError(f"x in {path} has shape {x.shape}: give at least two samples that are not empty.")
+    if 0 in x.shape:
+        raise UserError(f"x in {path} has shape {x.shape}: give samples that are not empty.")
+    with np.errstate(over="ignore"):  # what single precision cannot hold is infinite, which is refused below
+        x = x.astype(np.float32)
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise UserError(f"x in {path} holds NaN or infinite values, first in row {row}: remove or replace them.")
-    return x[:, None] if x.ndim == 3 else x
+        raise UserError(
+            f"x in {path} holds values that are NaN or infinite in single precision, first in row {row}: "
+            "remove or replace them."
+        )
+    return x

@@ -4,6 +4,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,16 +27,16 @@ class Reading:
 
 
 def read_domain(path: Path, reading: Reading) -> tuple[Domain, ImageCheck | None]:
-    """Samples without labels, from an `.npz` file with x or any folder of images, and what a check of the files says."""
+    """Samples without labels, from an `.npz` file with x or a folder of images, and what a check of the files says."""
     if is_feature_file(path):
-        return feature_domain(path), None
+        return feature_domain(path, augment=reading.images.augmentation != "none"), None
     return image_domain(path, reading.images, workers=reading.workers, strict=reading.strict, progress=reading.progress)
 
 
 def read_labeled_domain(path: Path, reading: Reading) -> tuple[LabeledDomain, ImageCheck | None]:
     """The same with labels, from an `.npz` file with x and y or a folder with one sub-folder a class."""
     if is_feature_file(path):
-        return labeled_feature_domain(path), None
+        return labeled_feature_domain(path, augment=reading.images.augmentation != "none"), None
     return labeled_image_domain(
         path, reading.images, workers=reading.workers, strict=reading.strict, progress=reading.progress
     )
@@ -55,31 +56,37 @@ def read_target_labels(path: Path, target: Domain, classes: tuple[str, ...]) -> 
         target: the domain that the labels are of.
         classes: the source's class names.
     """
-    if is_feature_file(path):
-        return _labels_from_arrays(path, len(target), classes)
-    known = _labels_from_csv(path)
-    labels = [known.get(name) for name in target.names]
-    if not any(label is not None for label in labels):
-        raise UserError(f"{path} names none of the {len(target)} target samples: its column path must match theirs.")
-    position = {name: index for index, name in enumerate(classes)}
-    return torch.tensor([position.get(label, -1) if label is not None else -1 for label in labels])
+    named = _names_from_arrays(path, target.size) if is_feature_file(path) else _names_from_csv(path, target)
+    position: dict[str | None, int] = {name: index for index, name in enumerate(classes)}
+    labels = torch.tensor([position.get(name, -1) for name in named])
+    if (labels < 0).all():
+        raise UserError(f"No label in {str(path)!r} is a class of the source, which are {', '.join(classes[:3])}, …")
+    return labels
 
 
-def _labels_from_arrays(path: Path, count: int, classes: tuple[str, ...]) -> Tensor:
-    """Class numbers of an `.npz` file, in its own order of classes if it names them."""
+def _names_from_arrays(path: Path, count: int) -> list[str]:
+    """Class of each row of an `.npz` file: its name if the file has names, else its number."""
     arrays = read_arrays(path, "y", "classes")
     if "y" not in arrays or arrays["y"].shape != (count,):
         raise UserError(f"{path} must have an array y with one label for each of the {count} target samples.")
-    names = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
-    position = {name: index for index, name in enumerate(classes)}
-    called = [names[number] if names and 0 <= number < len(names) else str(number) for number in arrays["y"].tolist()]
-    return torch.tensor([position.get(name, -1) for name in called])
+    names = arrays.get("classes", np.empty(0)).ravel().tolist()
+    named = len(names) > 0 and np.issubdtype(arrays["y"].dtype, np.integer)
+    return [str(names[number] if named and 0 <= number < len(names) else number) for number in arrays["y"].tolist()]
 
 
-def _labels_from_csv(path: Path) -> dict[str, str]:
+def _names_from_csv(path: Path, target: Domain) -> list[str | None]:
+    """Class of each target sample by its name, None where the file does not tell."""
+    known = _read_csv(path)
+    if not known.keys() & set(target.names):
+        raise UserError(f"{path} names none of the {target.size} target samples: its column path must match theirs.")
+    return [known.get(name) for name in target.names]
+
+
+def _read_csv(path: Path) -> dict[str, str]:
     """Class name by sample name."""
     try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        # utf-8-sig: spreadsheet programs begin a file with a byte order mark
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = csv.DictReader(file)
             if not {"path", "label"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{path} must be a CSV file with the columns path and label, named in its first line.")

@@ -21,14 +21,20 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -
 
 def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:
     """Take the batch norm statistics of one side from the whole domain."""
-    estimate_statistics(method.network.backbone, side, read_in_order(method, domain, batch_size))
+    device = next(method.parameters()).device
+    batches = _batch_count(domain, batch_size)
+    # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
+    strides = (torch.arange(first, domain.size, batches) for first in range(batches))
+    estimate_statistics(method.network.backbone, side, (domain.samples.read(indices).to(device) for indices in strides))
 
 
 def read_in_order(module: nn.Module, domain: Domain, batch_size: int) -> Iterator[Tensor]:
     """Evaluation views batch by batch, on the device of the module that will take them."""
     device = next(module.parameters()).device
-    batches = -(-len(domain) // batch_size)
-    for indices in torch.arange(len(domain)).tensor_split(
-        batches
-    ):  # of equal size: batch norm cannot take a rest of one
+    for indices in torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size)):
         yield domain.samples.read(indices).to(device)
+
+
+def _batch_count(domain: Domain, batch_size: int) -> int:
+    """Batches of nearly equal size, since batch norm cannot take a rest of one."""
+    return max(1, min(-(-domain.size // batch_size), domain.size // 2))

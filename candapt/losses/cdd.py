@@ -73,7 +73,7 @@ def classwise_mmd(source: Layers, target: Layers, source_labels: Tensor, target_
     target_kept = torch.isin(target_labels, classes).nonzero()[:, 0]
     pairs = _ClassPairs(source_labels[source_kept], target_labels[target_kept], classes)
 
-    unions = [torch.cat([s.index_select(0, source_kept), t.index_select(0, target_kept)]) for s, t in layers]
+    unions = [torch.cat([_rows(s, source_kept), _rows(t, target_kept)]) for s, t in layers]
     distances = torch.stack([squared_distances(union)[pairs.first, pairs.second] for union in unions])
     within_source, within_target, across = pairs.sums(distances.detach())
     total = within_source + within_target + 2 * across  # (layers, classes, classes)
@@ -98,6 +98,11 @@ def _check_labels(domain: str, labels: Tensor, samples: int) -> None:
         raise ValueError(f"The {domain} has {samples} samples, but its labels have shape {tuple(labels.shape)}.")
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"The {domain} labels must be integers, got {labels.dtype}.")
+
+
+def _rows(features: Tensor, kept: Tensor) -> Tensor:
+    """The kept rows; a class-aware batch keeps them all and is spared the copy."""
+    return features if len(kept) == len(features) else features.index_select(0, kept)
 
 
 class _ClassPairs:

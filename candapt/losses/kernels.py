@@ -72,8 +72,10 @@ class _DistancesWithin(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (a,) = ctx.saved_tensors
-        return _pull(gradients[0] + gradients[0].mT, a, a)
+        a: Tensor = ctx.saved_tensors[0]
+        weights = (gradients[0] + gradients[0].mT).to(_gradient_dtype(a))
+        laplacian = weights.sum(1).diag() - weights  # row i times `a` is the sum over j of w_ij (a_i - a_j)
+        return ((2 * laplacian) @ a.to(weights.dtype)).to(a.dtype)
 
 
 class _DistancesAcross(torch.autograd.Function):
@@ -98,10 +100,14 @@ def _direct(a: Tensor, b: Tensor) -> Tensor:
 
 def _pull(weights: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Gradient to `a`: the sum over j of 2 w_ij (a_i - b_j)."""
-    dtype = torch.float64 if a.device.type in FULL_DEVICES else a.dtype
+    dtype = _gradient_dtype(a)
     doubled = 2 * weights.to(dtype)
     gradient = a.to(dtype) * doubled.sum(-1, keepdim=True) - doubled @ b.to(dtype)
     return gradient.sum_to_size(a.shape).to(a.dtype)
+
+
+def _gradient_dtype(a: Tensor) -> torch.dtype:
+    return torch.float64 if a.device.type in FULL_DEVICES else a.dtype
 
 
 def gaussian_mixture(distances: Tensor, bandwidth: Tensor | float, *, kernels: int = 5, ratio: float = 2.0) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
+from candapt.network.batchnorm import select_side
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
 
@@ -71,8 +72,8 @@ class Round:
         draws: list[dict[str, Part]] = [{} for _ in range(steps)]
         for side in sides:
             domain = self.task.domain(side)
-            labels = domain.labels if isinstance(domain, LabeledDomain) else torch.full((len(domain),), -1)
-            chosen = random_batches(len(domain), self.batch_size, steps, generator(self.seed, "batches", side.name))
+            labels = domain.labels if isinstance(domain, LabeledDomain) else torch.full((domain.size,), -1)
+            chosen = random_batches(domain.size, self.batch_size, steps, generator(self.seed, "batches", side.name))
             for draw, indices in zip(draws, chosen, strict=True):
                 draw[side.name.lower()] = Part(side, indices, labels[indices])
         return draws
@@ -80,7 +81,7 @@ class Round:
     @property
     def epoch(self) -> int:
         """Batches that it takes to see the larger domain once."""
-        return max(1, max(len(self.task.source), len(self.task.target)) // self.batch_size)
+        return max(1, max(self.task.source.size, self.task.target.size) // self.batch_size)
 
 
 class Method(nn.Module):
@@ -90,6 +91,8 @@ class Method(nn.Module):
     """Frozen dataclass of the method's own settings."""
     phases: tuple[Phase, ...] = (Phase(),)
     """The optimizer steps made on each batch, in order."""
+    settles: bool = True
+    """Whether training may stop early, once labels and centers no longer change from round to round."""
 
     def __init__(self, network: Network, settings: Any) -> None:
         super().__init__()
@@ -112,6 +115,16 @@ class Method(nn.Module):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1."""
         raise NotImplementedError
+
+    def both(self, batch: Batch) -> tuple[Outputs, Outputs]:
+        """Outputs of the parts `source` and `target`, each normalized as its own domain."""
+        return self.network(batch["source"].x, Side.SOURCE), self.network(batch["target"].x, Side.TARGET)
+
+    def features(self, x: Tensor, side: Side) -> Tensor:
+        """Features of a batch of one side, shape (n, num_features), for methods that call the head themselves."""
+        select_side(self.network.backbone, side)
+        features: Tensor = self.network.backbone(x)
+        return features
 
     def after_step(self) -> None:
         """What follows each optimizer step, for instance a moving average; nothing by default."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -11,7 +12,8 @@ from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
 from candapt.losses import contrastive_domain_discrepancy
-from candapt.methods.base import Batch, Draw, Losses, Method, Part, Phase, Round
+from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round
+from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
 
 
@@ -25,8 +27,9 @@ class CANSettings:
     """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
     max_distance: float = 1.0
     """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
-    keep_share: float = 1.0
-    """Share of each cluster that is kept, nearest to the center first: a filter that adapts to the cluster's spread."""
+    start_share: float = 1.0
+    """Lower D₀ so that the first clustering keeps this share of the target; as clusters tighten, more is kept. Cosine
+    distances depend on the network, shares do not."""
     min_samples: int = 3
     """A class is kept if its cluster still holds this many target samples (N₀)."""
     classes: int = 10
@@ -48,24 +51,37 @@ class CAN(Method):
 
     Settings = CANSettings
     settings: CANSettings
+    intra_only: bool = False
+    """Leave out the part of the discrepancy that pushes different classes apart."""
+
+    def __init__(self, network: Network, settings: CANSettings) -> None:
+        super().__init__(network, settings)
+        self.register_buffer("threshold", torch.tensor(-1.0))  # D₀, decided by the first clustering
+        self.threshold: Tensor
 
     def cluster(self, round: Round) -> Clusters:
-        """Cluster the target from the source's class centers and keep what is confident."""
+        """Label the target and keep what is confident."""
+        settings, clusters = self.settings, self.label(round)
+        if self.threshold < 0:
+            quantile = clusters.distances.quantile(settings.start_share).item()
+            self.threshold.fill_(
+                min(settings.max_distance, quantile) if settings.start_share < 1 else settings.max_distance
+            )
+        return clusters.within(self.threshold.item()).at_least(settings.min_samples)
+
+    def label(self, round: Round) -> Clusters:
+        """Cluster the target from the source's class centers."""
         settings, source = self.settings, round.task.source
         centers = class_centers(
             round.embed(Side.SOURCE).features, source.labels, round.task.num_classes, unit=settings.unit_centers
         )
-        clusters = spherical_kmeans(
+        return spherical_kmeans(
             round.embed(Side.TARGET).features,
             centers,
             max_steps=settings.clustering_steps,
             unit=settings.unit_centers,
             align=settings.align_centers,
         )
-        clusters = clusters.within(settings.max_distance)
-        if settings.keep_share < 1:
-            clusters = clusters.closest(settings.keep_share)
-        return clusters.at_least(settings.min_samples)
 
     def final_clusters(self, round: Round) -> Clusters:
         """The clusters that another round would start from."""
@@ -89,8 +105,9 @@ class CAN(Method):
             generator=generator(round.seed, "classes"),
         )
         for draw, (source_indices, target_indices) in zip(draws, by_class, strict=False):  # none if no class is kept
-            draw["aligned_source"] = Part(Side.SOURCE, source_indices, source[source_indices])
-            draw["aligned_target"] = Part(Side.TARGET, target_indices, target[target_indices])
+            if min(len(source_indices), len(target_indices)) > 1:  # batch norm cannot take a sample alone
+                draw["aligned_source"] = Part(Side.SOURCE, source_indices, source[source_indices])
+                draw["aligned_target"] = Part(Side.TARGET, target_indices, target[target_indices])
         return draws
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
@@ -109,6 +126,11 @@ class CAN(Method):
             (from_source.features, from_source.probabilities),
             (from_target.features, from_target.probabilities),
             source.labels,
-            target.labels,
+            self.target_labels(target, from_target),
             num_classes=self.network.num_classes if self.settings.divisor == "task" else None,
+            intra_only=self.intra_only,
         )
+
+    def target_labels(self, target: BatchPart, outputs: Outputs) -> Tensor:
+        """The target labels that the discrepancy believes, shape (n,): those of the clustering."""
+        return target.labels

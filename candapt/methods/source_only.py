@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,18 +10,24 @@ from torch import Tensor
 from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
-from candapt.network.network import Outputs
+from candapt.network.batchnorm import share_affine
+from candapt.network.network import FeatureBackbone, Outputs
 
 
 @dataclass(frozen=True)
 class SourceOnlySettings:
-    """Source-only has no settings of its own."""
+    """Source-only's own settings."""
+
+    statistics: Literal["auto", "source", "target"] = "auto"
+    """Batch norm statistics for the target: the source's, as a network that never saw the target has, or its own
+    (auto: its own over frozen features, where each domain is standardized before anything is learned)."""
 
 
 class SourceOnly(Method):
     """Minimize the cross-entropy on the source, and treat the target as if it were source."""
 
     Settings = SourceOnlySettings
+    settings: SourceOnlySettings
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random source batches."""
@@ -32,5 +39,16 @@ class SourceOnly(Method):
         return {"classification": F.cross_entropy(self.network(source.x, Side.SOURCE).logits, source.labels)}
 
     def predict(self, x: Tensor, side: Side) -> Outputs:
-        """Even the target is normalized with the source's statistics: nothing of it was learned."""
-        return super().predict(x, Side.SOURCE)
+        """Every domain is normalized as the settings say, and otherwise treated alike."""
+        return super().predict(x, side if self.own_statistics else Side.SOURCE)
+
+    def after_step(self) -> None:
+        """Nothing is learned of the target, so that its batch norm scales and shifts as the source's does."""
+        if self.own_statistics:
+            share_affine(self.network)
+
+    @property
+    def own_statistics(self) -> bool:
+        """Whether the target is normalized with its own statistics."""
+        over_features = isinstance(self.network.backbone, FeatureBackbone)
+        return self.settings.statistics == "target" or (self.settings.statistics == "auto" and over_features)

@@ -55,32 +55,66 @@ def select_side(module: nn.Module, side: Side) -> None:
             layer.side = side
 
 
-@contextmanager
-def _cumulative(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Within this context the norms forget their statistics and average the batches that they see."""
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-        norm.train()
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.eval()
+@torch.no_grad()
+def share_affine(module: nn.Module) -> None:
+    """Give the target's batch norms the scale and shift of the source's; their statistics stay their own."""
+    for layer in module.modules():
+        if isinstance(layer, DomainBatchNorm):
+            source, target = (dict(layer.norms[side].named_parameters()) for side in Side)
+            for name, value in source.items():
+                target[name].copy_(value)
 
 
 @torch.no_grad()
 def estimate_statistics(module: nn.Module, side: Side, batches: Iterable[Tensor]) -> None:
-    """Set the running statistics of one side to those of the given batches; everything else is in evaluation mode.
+    """Set the running statistics of one side to those of all batches together; the module is left in evaluation mode.
 
     A network that was not pretrained starts with mean 0 and variance 1, which describe neither domain. Statistics
     taken from batches that ignore classes also do not depend on which classes the pseudo labels happen to keep.
+    The first batch norm gets exactly the mean and variance of the whole; those behind it see inputs that the ones
+    before have normalized batch by batch, so a batch should be a fair sample of the domain.
     """
     module.eval()
     select_side(module, side)
     norms = [layer.norms[side] for layer in module.modules() if isinstance(layer, DomainBatchNorm)]
-    with _cumulative([norm for norm in norms if isinstance(norm, _BatchNorm)]):
+    with _pooling([norm for norm in norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]):
         for batch in batches:
             module(batch)
+
+
+@contextmanager
+def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Within this context the norms normalize each batch by itself; after it they hold the statistics of all."""
+    sums: dict[nn.Module, Tensor] = {}
+
+    def add(norm: nn.Module, inputs: tuple[Tensor]) -> None:
+        sums[norm] = sums.get(norm, 0) + _moments(inputs[0])
+
+    hooks = [norm.train().register_forward_pre_hook(add) for norm in norms]
+    try:
+        yield
+    finally:
+        for norm, hook in zip(norms, hooks, strict=True):
+            norm.eval()
+            hook.remove()
+    for norm in norms:
+        if norm in sums:
+            _set_statistics(norm, *sums[norm])
+
+
+def _moments(x: Tensor) -> Tensor:
+    """Number, sum and sum of squares of each channel, shape (3, channels), in double precision on the CPU."""
+    values = x.transpose(0, 1).flatten(1)  # (channels, n)
+    variance, mean = (moment.cpu().double() for moment in torch.var_mean(values, dim=1, correction=0))
+    return values.shape[1] * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
+
+
+def _set_statistics(norm: _BatchNorm, count: Tensor, total: Tensor, squares: Tensor) -> None:
+    """Mean and unbiased variance, as a batch norm itself would track them."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.zero_()  # what is saved shall not depend on how often someone has looked
+    mean = total / count
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_((squares - count * mean.square()).clamp_min(0) / (count - 1))

@@ -49,7 +49,7 @@ def build_layers(
     """
     settings = decide(settings, shape)
     if len(shape) == 1:
-        return Layers(None, over_features(shape[0], settings.bottleneck, num_classes), settings, {})
+        return Layers(None, over_features(shape[0], num_classes, settings), settings, {})
     again = layout is not None
     backbone = build_backbone(
         settings.backbone,
@@ -65,14 +65,15 @@ def build_layers(
     layout = {"bottleneck_stride": backbone.bottleneck_stride}
     if settings.finetune == "head":
         frozen = backbone.eval().requires_grad_(False)
-        return Layers(frozen, over_features(backbone.num_features, settings.bottleneck, num_classes), settings, layout)
+        return Layers(frozen, over_features(backbone.num_features, num_classes, settings), settings, layout)
     pretrained = settings.backbone != SMALL_CNN or settings.weights is not None
     return Layers(None, over_images(backbone, num_classes, pretrained=pretrained), settings, layout)
 
 
-def over_features(num_inputs: int, width: int, num_classes: int) -> Network:
+def over_features(num_inputs: int, num_classes: int, settings: NetworkSettings) -> Network:
     """A network over feature vectors: batch norm, bottleneck, classifier."""
-    return Network(FeatureBackbone(num_inputs, width), width, num_classes)
+    backbone = FeatureBackbone(num_inputs, settings.bottleneck, settings.dropout)
+    return Network(backbone, backbone.num_features, num_classes)
 
 
 def over_images(backbone: Backbone, num_classes: int, *, pretrained: bool) -> Network:

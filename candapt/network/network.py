@@ -58,19 +58,32 @@ def linear_head(num_features: int, num_classes: int) -> nn.Linear:
 
 
 class FeatureBackbone(nn.Module):
-    """A trainable layer over frozen features: batch norm, then a bottleneck with a batch norm of its own.
+    """A trainable layer over frozen features: batch norm, then a linear layer with a batch norm of its own.
 
     The features are scaled to unit length first, as the clustering sees them; the batch norm on the inputs then
     removes from each domain its own mean and scale, which is most of the shift between domains in frozen features.
+    Dropout on the inputs stands in for the random views that images would have: without it, classifier and clusters
+    agree after a few rounds and confirm each other's mistakes from then on. The linear layer starts as the identity,
+    so that the first clustering is of the pretrained features, as in the paper, and not of a random projection.
     """
 
-    def __init__(self, num_inputs: int, width: int) -> None:
+    def __init__(self, num_inputs: int, width: int | None = None, dropout: float = 0.5) -> None:
+        """Build the layer.
+
+        Args:
+            num_inputs: width of the frozen features.
+            width: width of the result; by default as wide as the inputs. A narrower one starts at random.
+            dropout: share of the inputs that are hidden in training.
+        """
         super().__init__()
-        self.input_norm = nn.BatchNorm1d(num_inputs)
-        self.bottleneck = nn.Linear(num_inputs, width, bias=False)  # the batch norm that follows has a bias
-        self.norm = nn.BatchNorm1d(width)
-        nn.init.kaiming_normal_(self.bottleneck.weight)
+        self.num_features = width or num_inputs
+        self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear layer can scale
+        self.dropout = nn.Dropout(dropout)
+        self.bottleneck = nn.Linear(num_inputs, self.num_features, bias=False)  # the batch norm that follows has a bias
+        self.norm = nn.BatchNorm1d(self.num_features)
+        start = nn.init.eye_ if self.num_features == num_inputs else nn.init.kaiming_normal_
+        start(self.bottleneck.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of shape (n, width) from frozen ones of shape (n, num_inputs)."""
-        return F.relu(self.norm(self.bottleneck(self.input_norm(F.normalize(x, dim=1)))))
+        return F.relu(self.norm(self.bottleneck(self.dropout(self.input_norm(F.normalize(x, dim=1))))))

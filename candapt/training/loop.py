@@ -18,7 +18,7 @@ from candapt.data.domains import Side, Task
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
-from candapt.network.network import Outputs
+from candapt.network.network import Network, Outputs
 from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
 from candapt.training.schedules import learning_rate_factor
@@ -63,13 +63,16 @@ class Training:
             on_round: called after each round with what was logged.
         """
         with torch.random.fork_rng():
-            while self.state.round < self.settings.rounds and not settled(
-                self.state.history, self.settings.training.settled
-            ):
+            while self.state.round < self.settings.rounds and not self.settled:
                 record = self.one_round(on_step)
                 self.state.history.append(record)
                 self.state.round += 1
                 on_round(self, record)
+
+    @property
+    def settled(self) -> bool:
+        """Whether another round would change nothing."""
+        return self.method.settles and settled(self.state.history, self.settings.training.settled)
 
     def one_round(self, on_step: Callable[[int, int], None]) -> Record:
         """Label the target, lay out the batches and take the steps."""
@@ -101,17 +104,18 @@ class Training:
     def embed(self, side: Side) -> Outputs:
         """Outputs over a whole domain by the network as it is now, computed once between two steps."""
         if side not in self._embedded:
-            domain, batch_size = self.task.domain(side), self.settings.training.evaluation_batch
-            if self.whole_domain_statistics:
-                refresh_statistics(self.method, domain, side, batch_size=batch_size)
-            self._embedded[side] = outputs_of(self.method, domain, side, batch_size=batch_size)
+            batch_size = self.settings.training.evaluation_batch
+            if self.whole_domain_statistics and not self._embedded:
+                for each in Side:  # both, since a method may look at one domain with the statistics of the other
+                    refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
+            self._embedded[side] = outputs_of(self.method, self.task.domain(side), side, batch_size=batch_size)
         return self._embedded[side]
 
     @property
     def whole_domain_statistics(self) -> bool:
-        """Whether batch norm evaluates with statistics of the whole domain."""
-        statistics = self.settings.training.statistics
-        return statistics == "domain" or (statistics == "auto" and not self.method.network.pretrained)
+        """Whether batch norm evaluates with statistics of the whole domain; a new one has no others before it trained."""
+        statistics, new = self.settings.training.statistics, not self.method.network.pretrained
+        return statistics == "domain" or (new and (statistics == "auto" or self.state.iteration == 0))
 
     def read(self, draws: Sequence[Draw], seed: int) -> Iterator[Batch]:
         """Read the samples of each step, ahead and in other processes if so set."""
@@ -156,7 +160,7 @@ class Training:
 
     def describe_nonfinite(self, losses: Losses) -> str:
         """One sentence for a loss that is no longer a number."""
-        named = ", ".join(f"{name} {float(loss):g}" for name, loss in losses.items())
+        named = ", ".join(f"{name} {float(loss.detach()):g}" for name, loss in losses.items())
         return (
             f"The loss is no longer finite in round {self.state.round}, iteration {self.state.iteration} ({named}); "
             "lower --training.learning_rate or look for extreme values in the data."
@@ -165,7 +169,8 @@ class Training:
 
 def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Optimizer]:
     """One optimizer for each part that some phase updates; new layers learn faster than pretrained ones."""
-    pretrained = set(method.network.backbone.parameters()) if method.network.pretrained else set()
+    networks = [module for module in method.modules() if isinstance(module, Network) and module.pretrained]
+    pretrained = {parameter for network in networks for parameter in network.backbone.parameters()}
     optimizers: dict[str, Optimizer] = {}
     for name in dict.fromkeys(part for phase in method.phases for part in phase.updates):
         trained = [p for p in method.get_submodule(name).parameters() if p.requires_grad]

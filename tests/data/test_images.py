@@ -364,7 +364,7 @@ class TestDomains:
         with caplog.at_level(logging.WARNING):
             domain, check = labeled_image_domain(folder, SMALL)
         assert "1 of 4 image files" in caplog.text
-        assert len(domain) == len(domain.labels) == 3
+        assert domain.size == len(domain.labels) == 3
         assert [path for path, _ in check.broken] == [bad]
         for load in (labeled_image_domain, image_domain):
             with pytest.raises(UserError, match=r"1 of 4 image files .*bad\.jpg"):
@@ -372,7 +372,7 @@ class TestDomains:
 
     def test_loose_images_are_mentioned(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         save(folder / "loose.png")
-        assert len(labeled_image_domain(folder, SMALL)[0]) == 3
+        assert labeled_image_domain(folder, SMALL)[0].size == 3
         assert "1 image(s) directly in" in caplog.text
 
     def test_an_empty_class_is_refused_or_left_out(self, folder: Path) -> None:

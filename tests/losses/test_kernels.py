@@ -133,3 +133,14 @@ def test_a_bandwidth_may_have_more_dimensions_than_the_distances() -> None:
 def test_a_mixture_without_kernels_or_bandwidth_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Mixture(**wrong)  # type: ignore[arg-type]
+
+
+def test_devices_without_pdist_and_double_precision_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for devices in (("cpu",), ()):
+        monkeypatch.setattr("candapt.losses.kernels.FULL_DEVICES", devices)
+        a = random_rows(5, 9, dtype=torch.float32).requires_grad_()
+        distances = squared_distances(a)
+        (gradient,) = torch.autograd.grad(distances.square().sum(), a)
+        results.append((distances, gradient))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)

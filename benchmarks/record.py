@@ -1,0 +1,27 @@
+"""How a result is recorded: with the command, the versions, the seeds and the date."""
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from candapt.runs import versions, write_json
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def record(name: str, content: dict[str, Any]) -> None:
+    """Write `results/NAME.json`."""
+    told = {
+        "command": " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        **content,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    write_json(RESULTS / f"{name}.json", told)

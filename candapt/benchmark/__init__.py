@@ -1,0 +1,1 @@
+"""Suites: tasks × methods × seeds, run into the tables of the paper."""

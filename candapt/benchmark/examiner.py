@@ -1,0 +1,71 @@
+"""Measures a training with labels that the training does not have."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from candapt.data.domains import Domain, Side
+from candapt.evaluation import metrics
+from candapt.evaluation.predict import outputs_of
+from candapt.training.loop import Record, Training
+
+RULE = "last round"
+"""How `chosen` is chosen, without labels."""
+
+
+class Examiner:
+    """Measures each round with true labels. It watches the training, which has no way to see what it finds."""
+
+    def __init__(
+        self, truth: Tensor, measured: Domain | None, classes: Sequence[str], advance: Callable[[float], None]
+    ) -> None:
+        self.known = truth >= 0
+        self.truth = truth[self.known]
+        self.measured = measured
+        self.classes = classes
+        self.advance = advance
+        self.rounds: list[dict[str, Any]] = []
+
+    @property
+    def samples(self) -> int:
+        """How many samples are measured: those of a class that the source has."""
+        return len(self.truth)
+
+    def on_step(self, done: int, planned: int) -> None:
+        """Nothing is measured within a round."""
+
+    def on_round(self, training: Training, record: Record) -> None:
+        """Measure, after the target's statistics have been taken."""
+        logits = training.embed(Side.TARGET).logits
+        if self.measured is not None:
+            batch_size = training.settings.training.evaluation_batch
+            logits = outputs_of(training.method, self.measured, Side.TARGET, batch_size=batch_size).logits
+        self.rounds.append(self.measure(logits.argmax(1)[self.known]))
+        self.advance((int(record["round"]) + 1) / training.settings.rounds)
+
+    def measure(self, predicted: Tensor) -> dict[str, Any]:
+        """Accuracies of one round; with classes that of each which occurs."""
+        told: dict[str, Any] = {
+            "accuracy": metrics.accuracy(self.truth, predicted),
+            "mean_class_accuracy": metrics.mean_class_accuracy(self.truth, predicted),
+        }
+        if self.classes:
+            each = metrics.per_class_accuracy(self.truth, predicted, num_classes=len(self.classes)).tolist()
+            pairs = zip(self.classes, each, strict=True)
+            told["class_accuracies"] = {name: value for name, value in pairs if not math.isnan(value)}
+        return told
+
+    def outcome(self) -> dict[str, Any]:
+        """The last round, the one chosen without labels, and the best one by labels, which is the oracle's."""
+        score = "mean_class_accuracy" if self.classes else "accuracy"
+        curve = [told[score] for told in self.rounds]
+        best = max(range(len(curve)), key=curve.__getitem__)
+        last = {"round": len(curve) - 1, **self.rounds[-1]}
+        return {
+            "last": last,
+            "chosen": {"rule": RULE, **last},
+            "oracle": {"round": best, **self.rounds[best]},
+            "oracle_curve": curve,
+        }

@@ -1,0 +1,258 @@
+"""Runs what is missing of a plan. Each result is stored as soon as there is one, so nothing is ever computed twice."""
+
+import json
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from candapt.adaptation import adapt, check_task, initial_layers
+from candapt.benchmark.embedding import embedded
+from candapt.benchmark.examiner import Examiner
+from candapt.benchmark.plan import Cell, Plan
+from candapt.benchmark.progress import SuiteBar
+from candapt.benchmark.results import summarize, timing
+from candapt.benchmark.tables import TABLES
+from candapt.console import show_log
+from candapt.errors import UserError
+from candapt.files import write_atomically
+from candapt.model import embed_frozen
+from candapt.runs import versions, write_json
+
+log = logging.getLogger(__name__)
+
+FILES = {"cells", "features", "results.json", "timing.json", *(f"results.{ending}" for ending in TABLES)}
+"""What a benchmark's folder may hold."""
+
+Stored = dict[str, Any]
+"""The content of a cell's file."""
+Outcomes = Generator[tuple[Cell, Stored | UserError], None, None]
+"""Cells as they finish, each with its result or the reason why there is none."""
+
+
+def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
+    """Run what is not stored yet, then write `results.json` and the tables.
+
+    Args:
+        plan: what to run.
+        out: folder of the benchmark, new or of the same suite.
+        jobs: processes that train at the same time.
+
+    Returns:
+        The content of `results.json`.
+    """
+    if jobs < 1:
+        raise UserError(f"--jobs is {jobs}, but must be at least 1.")
+    check_folder(out, plan.suite_name)
+    known = versions()
+    identities = [plan.identity(cell) for cell in plan.cells]
+    found = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
+    missing = [cell for cell, content in zip(plan.cells, found, strict=True) if content is None]
+    log.info("%d of %d cells are stored already in %s.", len(found) - len(missing), len(found), out)
+    if any(content is not None and content["versions"] != known for content in found):
+        log.warning(
+            "Some stored cells were made with other versions of candapt or its libraries; the results list them."
+        )
+    if missing:
+        claim(out)
+        run_missing(plan, missing, out, jobs)
+    stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
+    return write_results(plan, [content for content in stored if content is not None], out)
+
+
+def check_folder(out: Path, suite_name: str) -> None:
+    """Refuse a folder that holds anything but results of this suite, without touching it."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{str(out)!r} is not a folder: give another one by --out; nothing was changed.")
+    present = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
+    foreign = sorted(name for name in present if name.removesuffix(".part") not in FILES)  # .part: a writer was killed
+    if foreign:
+        raise UserError(f"{str(out)!r} holds {foreign[0]!r}, which no benchmark made: give another folder by --out.")
+    before = _read_json(out / "results.json").get("suite", suite_name)
+    if before != suite_name:
+        raise UserError(f"{str(out)!r} holds results of the suite {before}: give another folder by --out.")
+
+
+def claim(out: Path) -> None:
+    """Make the folder."""
+    try:
+        (out / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another folder by --out.") from None
+
+
+def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
+    """The stored result, or None; one that was made with something else is refused."""
+    if not path.exists():
+        return None
+    content = _read_json(path)
+    expected, present = _flat(identity), _flat({name: content.get(name) for name in identity})
+    for name in sorted(expected.keys() | present.keys()):
+        if expected.get(name) != present.get(name):
+            raise UserError(
+                f"{str(path)!r} was made with {name} = {present.get(name)}, not {expected.get(name)}: "
+                "give another folder by --out, or the settings and data that it was made with; nothing was changed."
+            )
+    return content
+
+
+def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> None:
+    """Run cells one by one or in parallel; one that fails does not stop the others."""
+    with _quiet():
+        check_data(plan, missing)
+        plan = replace(plan, collection=embedded(plan, missing, out))
+        failed: list[tuple[Cell, UserError]] = []
+        with SuiteBar(len(plan.cells), len(plan.cells) - len(missing)) as bar:
+            running = _in_turn(plan, missing, out, bar) if jobs == 1 else _in_parallel(plan, missing, out, jobs)
+            with closing(running):
+                for cell, outcome in running:
+                    bar.finish(cell, outcome)
+                    if isinstance(outcome, UserError):
+                        failed.append((cell, outcome))
+    if failed:
+        cell, error = failed[0]
+        raise UserError(
+            f"{len(failed)} of {len(missing)} cells failed, the others are stored; the first, {cell.name}: {error}"
+        )
+
+
+def check_data(plan: Plan, missing: Sequence[Cell]) -> None:
+    """Read each task once before anything is trained, so that what is wrong with the data is said at the start."""
+    for cell in {cell.task: cell for cell in missing}.values():
+        check_task(plan.collection.problem(cell.task.source, cell.task.target, cell.seed).task)
+
+
+def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Outcomes:
+    for cell in cells:
+        yield cell, _run_and_store(plan, cell, out, bar.advance)
+
+
+def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Outcomes:
+    context = multiprocessing.get_context("spawn")  # a forked torch may hang
+    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.Event()
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads, stop)) as pool:
+        try:
+            running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
+            for done in as_completed(running):
+                yield running[done], done.result()
+        except BaseException:  # interrupted, or nobody listens any more: the workers need not finish
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop.set()
+            raise
+
+
+def _begin(threads: int, stop: Event) -> None:
+    """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
+    torch.set_num_threads(threads)
+    show_log()
+    logging.getLogger("candapt").setLevel(logging.WARNING)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        while not stop.wait(1) and parent is not None and parent.is_alive():
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_and_store(
+    plan: Plan, cell: Cell, out: Path, advance: Callable[[float], None] = lambda share: None
+) -> Stored | UserError:
+    """Run a cell and write its file; what the user can put right is returned and not raised."""
+    try:
+        stored = run_cell(plan, cell, advance)
+    except UserError as error:
+        return UserError(str(error))
+    path = cell.path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, stored)
+    return stored
+
+
+def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None) -> Stored:
+    """Train once and measure after each round.
+
+    Args:
+        plan: what the cell is of.
+        cell: what to train.
+        advance: told the share of the training that is done.
+    """
+    problem = plan.collection.problem(cell.task.source, cell.task.target, cell.seed)
+    settings, task = cell.settings, problem.task
+    layers = initial_layers(task, settings)
+    measured = problem.measured
+    if measured is not None:
+        measured = embed_frozen(layers.frozen, measured, settings.training.evaluation_batch)
+    classes = task.source.classes if plan.suite.by_class else ()
+    examiner = Examiner(problem.truth, measured, classes, advance)
+    adapted = adapt(task, settings, images=plan.collection.images, watcher=examiner, layers=layers)
+    return {
+        **plan.identity(cell),
+        "samples": {"source": task.source.size, "target": task.target.size, "measured": examiner.samples},
+        "network": {
+            "backbone": plan.collection.backbone or layers.settings.backbone,
+            "finetune": layers.settings.finetune,
+        },
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "seconds": round(adapted.seconds, 2),
+        "rounds": len(adapted.history),
+        "stopped": "settled" if adapted.settled else "last round",
+        **examiner.outcome(),
+    }
+
+
+def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, Any]:
+    """Write `results.json`, the tables and `timing.json`; only the last one differs from run to run."""
+    results = summarize(plan, stored)
+    write_json(out / "results.json", results)
+    write_json(out / "timing.json", timing(stored))
+    for ending, render in TABLES.items():
+        with write_atomically(out / f"results.{ending}") as part:
+            part.write_text(render(results), encoding="utf-8", errors="backslashreplace")
+    return results
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what single trainings say out of the log, warnings excepted."""
+    logger = logging.getLogger("candapt.adaptation")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty if there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read ({error}): remove it to have it made again.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to have it made again.")
+    return content
+
+
+def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+    """Leaves of nested dictionaries by dotted name."""
+    if not isinstance(tree, dict):
+        return {name: tree}
+    leaves: dict[str, Any] = {}
+    for key, branch in tree.items():
+        leaves |= _flat(branch, f"{name}.{key}" if name else key)
+    return leaves

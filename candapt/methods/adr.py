@@ -1,0 +1,110 @@
+"""ADR: adversarial dropout regularization (Saito et al., ICLR 2018, arXiv:1711.01575)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from candapt.data.domains import Side
+from candapt.losses import class_balance, symmetric_divergence
+from candapt.methods.base import Batch, Losses, Method, Phase
+from candapt.network.batchnorm import DomainBatchNorm
+from candapt.network.modules import dropout_head
+from candapt.network.network import Network
+
+
+@dataclass(frozen=True)
+class ADRSettings:
+    """ADR's own settings."""
+
+    weight: float = 1.0
+    """Weight of the sensitivity: how far two predictions with different dropout lie apart."""
+    balance: float = 0.01
+    """Weight of the term that keeps the classes of the target balanced; 0 leaves it out."""
+    agreements: int = 4
+    """Steps of the backbone on each batch."""
+    reduction: Literal["element", "batch"] = "element"
+    """Average the divergence over samples and classes (the authors' code), or over samples only."""
+    constant_reference: bool = False
+    """Let no gradient into the prediction that the other one is measured against, as the authors' code does."""
+    double_softmax: bool = False
+    """Apply the softmax twice before the divergence, a slip in the authors' code."""
+    shared_affine: bool = True
+    """Scale and shift both domains alike after their batch norms. With a scale of its own the target can be made
+    insensitive by moving all of it to one place, and the network collapses."""
+    hidden: int = 1
+    """Hidden layers of the head."""
+    width: int = 256
+    """Width of the head's hidden layers."""
+    dropout: float = 0.5
+    """Dropout in front of every layer of the head."""
+
+
+class ADR(Method):
+    """One head with dropout becomes sensitive to it on the target; the backbone moves samples to where it is not."""
+
+    Settings = ADRSettings
+    settings: ADRSettings
+
+    def __init__(self, network: Network, settings: ADRSettings) -> None:
+        super().__init__(network, settings)
+        head = dropout_head(
+            network.num_features,
+            network.num_classes,
+            width=settings.width,
+            hidden=settings.hidden,
+            dropout=settings.dropout,
+        )
+        network.register_module("head", head)
+        if settings.shared_affine:
+            for _, follower in affine_pairs(network.backbone):
+                follower.requires_grad_(False)
+        self.phases = (
+            Phase("classify", ("network.backbone", "network.head")),
+            Phase("disagree", ("network.head",)),
+            Phase("agree", ("network.backbone",), repeats=settings.agreements),
+        )
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Classify the source; make the head sensitive on the target; let the backbone make it insensitive."""
+        settings, head = self.settings, self.network.head
+        backbone_learns = "network.backbone" in phase.updates
+        with torch.set_grad_enabled(backbone_learns):
+            target = self.features(batch["target"].x, Side.TARGET)
+        first, second = head(target), head(target)  # with different dropout
+        sensitivity = settings.weight * symmetric_divergence(
+            first,
+            second,
+            reduction=settings.reduction,
+            constant_reference=settings.constant_reference,
+            double_softmax=settings.double_softmax,
+        )
+        if phase.name == "agree":
+            return {"sensitivity": sensitivity}
+
+        with torch.set_grad_enabled(backbone_learns):
+            source = self.features(batch["source"].x, Side.SOURCE)
+        losses = {"classification": F.cross_entropy(head(source), batch["source"].labels)}
+        if settings.balance:
+            losses["balance"] = settings.balance * class_balance(first)
+        if phase.name == "disagree":
+            losses["opposition"] = -sensitivity
+        return losses
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Let the target's batch norms scale and shift as the source's do."""
+        if self.settings.shared_affine:
+            for leader, follower in affine_pairs(self.network.backbone):
+                follower.copy_(leader)
+
+
+def affine_pairs(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scales and shifts of the batch norms below a module, the source's with the target's."""
+    for layer in module.modules():
+        if isinstance(layer, DomainBatchNorm):
+            source, target = (layer.norms[side].parameters() for side in (Side.SOURCE, Side.TARGET))
+            yield from zip(source, target, strict=True)

@@ -1,0 +1,45 @@
+"""JAN: joint adaptation network, joint MMD of features and outputs (Long et al., ICML 2017, arXiv:1605.06636)."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from candapt.losses import JAN_MIXTURES, joint_maximum_mean_discrepancy
+from candapt.methods.base import Batch, Losses, Method, Phase
+from candapt.methods.dan import Estimator, equal_counts
+from candapt.methods.dann import ramped
+
+
+@dataclass(frozen=True)
+class JANSettings:
+    """JAN's own settings."""
+
+    weight: float = 1.0
+    """Weight of the joint discrepancy beside the source cross-entropy, once it is at full strength."""
+    estimator: Estimator = "unbiased"
+    """Average the kernel over pairs of distinct samples, over all pairs (biased), or over neighbors only (linear)."""
+    ramp: float | None = 10.0
+    """How fast the weight rises from 0: 2 / (1 + exp(-ramp·p)) - 1 at progress p (the paper); null: at once."""
+
+
+class JAN(Method):
+    """Align the joint distribution of features and predictions, so that what is aligned knows of the classes."""
+
+    Settings = JANSettings
+    settings: JANSettings
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Source cross-entropy, plus the discrepancy under the product of the layers' kernels."""
+        settings = self.settings
+        source, target = self.both(batch)
+        samples = equal_counts(source, target) if settings.estimator == "linear" else None
+        discrepancy = joint_maximum_mean_discrepancy(
+            *([side.features[:samples], side.probabilities[:samples]] for side in (source, target)),
+            estimator=settings.estimator,
+            mixtures=JAN_MIXTURES,
+        )
+        strength = 1.0 if settings.ramp is None else ramped(progress, settings.ramp)
+        return {
+            "classification": F.cross_entropy(source.logits, batch["source"].labels),
+            "discrepancy": settings.weight * strength * discrepancy,
+        }

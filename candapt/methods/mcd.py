@@ -1,0 +1,79 @@
+"""MCD: maximum classifier discrepancy (Saito et al., CVPR 2018, arXiv:1712.02560)."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+
+from candapt.data.domains import Side
+from candapt.losses import absolute_disagreement, class_balance
+from candapt.methods.base import Batch, Losses, Method, Phase
+from candapt.network.modules import HeadPair, dropout_head
+from candapt.network.network import Network
+
+
+@dataclass(frozen=True)
+class MCDSettings:
+    """MCD's own settings."""
+
+    weight: float = 1.0
+    """Weight of the disagreement, a mean over samples and classes that shrinks with the number of classes."""
+    balance: float = 0.01
+    """Weight of the term that keeps the classes of the target balanced, as in the paper's runs on objects."""
+    agreements: int = 4
+    """Steps of the backbone on each batch."""
+    hidden: int = 1
+    """Hidden layers of the two heads."""
+    width: int = 256
+    """Width of the heads' hidden layers."""
+    dropout: float = 0.5
+    """Dropout in front of every layer of the heads."""
+
+
+class MCD(Method):
+    """Two heads look for target samples on which they can disagree; the backbone moves these to where they agree."""
+
+    Settings = MCDSettings
+    settings: MCDSettings
+
+    def __init__(self, network: Network, settings: MCDSettings) -> None:
+        super().__init__(network, settings)
+        heads = [
+            dropout_head(
+                network.num_features,
+                network.num_classes,
+                width=settings.width,
+                hidden=settings.hidden,
+                dropout=settings.dropout,
+            )
+            for _ in range(2)
+        ]
+        network.register_module("head", HeadPair(*heads))
+        self.phases = (
+            Phase("classify", ("network.backbone", "network.head")),
+            Phase("disagree", ("network.head",)),
+            Phase("agree", ("network.backbone",), repeats=settings.agreements),
+        )
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Classify the source; let the heads disagree on the target; let the backbone make them agree."""
+        backbone_learns = "network.backbone" in phase.updates
+        with torch.set_grad_enabled(backbone_learns):
+            target = self.features(batch["target"].x, Side.TARGET)
+        heads = cast(HeadPair, self.network.head)
+        pair = heads.both(target)
+        disagreement = self.settings.weight * absolute_disagreement(*pair)
+        if phase.name == "agree":
+            return {"disagreement": disagreement}
+
+        labels = batch["source"].labels
+        with torch.set_grad_enabled(backbone_learns):
+            source = self.features(batch["source"].x, Side.SOURCE)
+        first, second = heads.both(source)
+        losses = {"classification": F.cross_entropy(first, labels) + F.cross_entropy(second, labels)}
+        if self.settings.balance:
+            losses["balance"] = self.settings.balance * (class_balance(pair[0]) + class_balance(pair[1]))
+        if phase.name == "disagree":
+            losses["opposition"] = -disagreement
+        return losses

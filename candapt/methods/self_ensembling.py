@@ -1,0 +1,86 @@
+"""Self-ensembling: a mean teacher for domain adaptation (French et al., ICLR 2018, arXiv:1706.05208)."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from candapt.clustering import Clusters
+from candapt.data.domains import Side
+from candapt.losses import consistency_balance, masked_consistency
+from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
+from candapt.network.network import Network
+
+
+@dataclass(frozen=True)
+class SelfEnsemblingSettings:
+    """Settings of self-ensembling's own; the defaults are the authors' for photographs, without their two slips."""
+
+    weight: float = 10.0
+    """Weight of the consistency between student and teacher."""
+    threshold: float = 0.9
+    """Consistency counts on target samples to which the teacher gives a class more than this probability."""
+    balance: float = 0.01
+    """Weight of the class balance, relative to the consistency."""
+    balance_loss: Literal["bce", "log", "bug"] = "bce"
+    """How balance is measured: binary cross-entropy, logarithm, or the cross-entropy with the authors' slip."""
+    double_softmax: bool = False
+    """Apply the softmax twice in the source cross-entropy, a slip in the authors' code."""
+    decay: float = 0.99
+    """Share of the teacher's weights that stays at each step."""
+    dropout: float = 0.5
+    """Dropout on the features, drawn apart for student and teacher, as in the authors' network."""
+    noise: float = 0.1
+    """Gaussian noise on the target samples, relative to their spread and drawn apart for student and teacher: with it
+    the two see different views even of samples that are not augmented, such as feature vectors."""
+
+
+class SelfEnsembling(Method):
+    """A student learns to predict on the target what its teacher, its own moving average, says of another view.
+
+    `network` is the teacher, which predicts; the student is what the optimizer updates.
+    """
+
+    Settings = SelfEnsemblingSettings
+    settings: SelfEnsemblingSettings
+    phases = (Phase(updates=("student",)),)
+
+    def __init__(self, network: Network, settings: SelfEnsemblingSettings) -> None:
+        super().__init__(network, settings)
+        network.register_module("head", nn.Sequential(nn.Dropout(settings.dropout), network.head))
+        self.student = copy.deepcopy(network)
+        network.requires_grad_(False)
+
+    def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
+        """Random batches; the target's is read twice, each time as another view."""
+        return [{**draw, "target_again": draw["target"]} for draw in super().draws(round, clusters)]
+
+    def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
+        """Source cross-entropy and target consistency of the student."""
+        settings = self.settings
+        with torch.no_grad():
+            teacher = self.network(self.noisy(batch["target_again"].x), Side.TARGET).logits
+            self.network(batch["source"].x, Side.SOURCE)  # the source's batch norm of the teacher sees it only here
+        student = self.student(self.noisy(batch["target"].x), Side.TARGET).logits
+        source = self.student(batch["source"].x, Side.SOURCE)
+        classified = source.probabilities if settings.double_softmax else source.logits
+        balance = consistency_balance(student, teacher, threshold=settings.threshold, variant=settings.balance_loss)
+        return {
+            "classification": F.cross_entropy(classified, batch["source"].labels),
+            "consistency": settings.weight * masked_consistency(student, teacher, threshold=settings.threshold),
+            "balance": settings.weight * settings.balance * balance,
+        }
+
+    def noisy(self, x: Tensor) -> Tensor:
+        """The samples with noise in proportion to their standard deviation."""
+        return x + self.settings.noise * x.std() * torch.randn_like(x) if self.settings.noise else x
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move the teacher's parameters a little towards the student's; its batch norm statistics are its own."""
+        for slow, fast in zip(self.network.parameters(), self.student.parameters(), strict=True):
+            slow.lerp_(fast, 1 - self.settings.decay)

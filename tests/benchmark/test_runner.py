@@ -1,0 +1,207 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from candapt import adaptation
+from candapt.benchmark import embedding, runner
+from candapt.benchmark.plan import make_plan
+from candapt.benchmark.runner import run, run_cell
+from candapt.data.domains import LabeledDomain
+from candapt.errors import UserError
+from candapt.network.backbones import build_backbone
+from candapt.settings import ImageChoice
+from tests.benchmark.conftest import Planner, write_images
+from tests.benchmark.test_suites import write_digits
+from tests.toy import quick_settings
+
+RESULTS = ("results.json", "results.md", "results.tex", "results.html")
+
+
+def count_calls(
+    monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None, error: type[Exception] = RuntimeError
+) -> list[Any]:
+    """Record the tasks that are trained on; raise at one of them."""
+    calls: list[Any] = []
+
+    def adapt(task: Any, settings: Any, **options: Any) -> Any:
+        calls.append(task)
+        if len(calls) == fail_at:
+            raise error("pulled the plug")
+        return adaptation.adapt(task, settings, **options)
+
+    monkeypatch.setattr(runner, "adapt", adapt)
+    return calls
+
+
+def test_every_cell_is_stored_with_what_made_it(planned: Planner, tmp_path: Path) -> None:
+    plan = planned()
+    results = run(plan, tmp_path / "out")
+    assert len(plan.cells) == 8
+    for cell in plan.cells:
+        stored = json.loads(cell.path(tmp_path / "out").read_text())
+        assert stored["settings"]["seed"] == cell.seed
+        assert stored["versions"]["torch"] == torch.__version__
+        assert stored["rounds"] == len(stored["oracle_curve"]) == 2
+        assert stored["seconds"] > 0
+        assert stored["last"]["accuracy"] == stored["oracle_curve"][-1]
+        assert stored["chosen"] == {"rule": "last round", **stored["last"]}
+        assert stored["oracle"]["accuracy"] == max(stored["oracle_curve"])
+        assert stored["samples"] == {"source": 24, "target": 24, "measured": 24}
+    assert [row["name"] for row in results["rows"]] == ["source-only", "can"]
+    assert json.loads((tmp_path / "out/timing.json").read_text())["cells"][0]["seconds"] > 0
+    assert "seconds" not in (tmp_path / "out/results.json").read_text()
+
+
+def test_an_interrupted_run_ends_in_the_same_bytes(
+    planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(planned(), tmp_path / "undisturbed")
+    calls = count_calls(monkeypatch, fail_at=4)
+    with pytest.raises(RuntimeError, match="pulled the plug"):
+        run(planned(), tmp_path / "out")
+    assert len(list((tmp_path / "out").rglob("seed-*.json"))) == 3
+    assert not (tmp_path / "out/results.json").exists()
+    run(planned(), tmp_path / "out")
+    assert len(calls) == 4 + 5  # nothing twice but the one that was cut off
+    for name in RESULTS:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+def test_what_is_stored_is_not_run_again(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(planned(seeds=(0,)), tmp_path)
+    calls = count_calls(monkeypatch)
+    run(planned(seeds=(0,)), tmp_path)
+    assert not calls
+    results = run(planned(seeds=(0,), methods=("source-only", "dann", "can")), tmp_path)
+    assert len(calls) == 2  # the new method alone
+    assert [row["name"] for row in results["rows"]] == ["source-only", "dann", "can"]
+
+
+def test_other_settings_are_refused(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(planned(seeds=(0,)), tmp_path)
+    before = (tmp_path / "results.json").read_bytes()
+    calls = count_calls(monkeypatch)
+    with pytest.raises(
+        UserError, match=r"seed-0\.json' was made with settings\.rounds = 2, not 3: give another folder"
+    ):
+        run(planned(seeds=(0,), rounds=3), tmp_path)
+    assert not calls
+    assert (tmp_path / "results.json").read_bytes() == before
+    run(planned(seeds=(0,), training__workers=1), tmp_path)  # changes no result
+
+
+def test_other_data_is_refused(planned: Planner, features: Path, tmp_path: Path) -> None:
+    run(planned(seeds=(0,)), tmp_path / "out")
+    copy = tmp_path / "moved.npz"
+    shutil.copy(features, copy)
+    run(planned(seeds=(0,), data=copy), tmp_path / "out")
+    other = tmp_path / "other.npz"
+    other.write_bytes(copy.read_bytes() + b"x")
+    with pytest.raises(UserError, match=r"was made with data\.amazon"):
+        run(planned(seeds=(0,), data=other), tmp_path / "out")
+
+
+def test_folders_that_hold_something_else_are_refused(planned: Planner, tmp_path: Path) -> None:
+    (tmp_path / "thesis.doc").touch()
+    with pytest.raises(UserError, match=r"holds 'thesis.doc'"):
+        run(planned(), tmp_path)
+    with pytest.raises(UserError, match="not a folder"):
+        run(planned(), tmp_path / "thesis.doc")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
+    run(planned(seeds=(0,)), tmp_path / "out")
+    (tmp_path / "out/results.json.part").touch()  # a killed writer left it
+    with pytest.raises(UserError, match="results of the suite office31"):
+        run(planned("office31-table4", seeds=(0,)), tmp_path / "out")
+
+
+def test_a_damaged_cell_is_named(planned: Planner, tmp_path: Path) -> None:
+    plan = planned(seeds=(0,))
+    path = plan.cells[0].path(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(UserError, match=r"seed-0\.json' cannot be read"):
+        run(plan, tmp_path)
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(
+    planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_calls(monkeypatch, fail_at=2, error=UserError)
+    with pytest.raises(
+        UserError, match="1 of 4 cells failed, the others are stored; the first, A→W can seed 0: pulled"
+    ):
+        run(planned(seeds=(0,)), tmp_path)
+    assert len(list(tmp_path.rglob("seed-*.json"))) == 3
+
+
+def test_labels_stay_out_of_the_training_and_measuring_changes_nothing(
+    planned: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(monkeypatch)
+    plan = planned(methods=("can",), training__statistics="domain")
+    cell = plan.cells[0]
+    stored = run_cell(plan, cell)
+    assert not isinstance(calls[0].target, LabeledDomain)
+    problem = plan.collection.problem("amazon", "webcam", 0)
+    unwatched = adaptation.adapt(problem.task, cell.settings).predictions.labels
+    assert stored["last"]["accuracy"] == pytest.approx(float((unwatched == problem.truth).double().mean()))
+
+
+def test_digits_are_measured_on_images_that_training_never_saw(tmp_path: Path) -> None:
+    data = write_digits(tmp_path)
+    settings = {"can": quick_settings("can", rounds=1, training__steps=2)}
+    results = run(make_plan("digits", data, settings), tmp_path / "out")
+    assert results["columns"] == ["MNIST→USPS", "USPS→MNIST", "Average"]
+    assert results["tasks"][0]["samples"] == {"source": 60, "target": 60, "measured": 21}
+    assert results["networks"] == [{"backbone": "small-cnn", "finetune": "all"}]
+
+
+def test_folders_with_a_small_network(tmp_path: Path) -> None:
+    data = write_images(tmp_path / "data", ("art", "photo_1"), ("cat", "dog"))
+    settings = {"can": quick_settings("can", rounds=1, training__steps=2, network__backbone="small-cnn")}
+    results = run(make_plan("folders", data, settings, images=ImageChoice(size=16)), tmp_path / "out")
+    assert results["columns"] == ["art→photo_1", "photo_1→art", "Average"]
+    assert not (tmp_path / "out/features").exists()  # the network is trained, and starts anew with each seed
+
+
+def test_visda_has_a_column_for_each_class(tmp_path: Path) -> None:
+    data = write_images(tmp_path / "data", ("train", "validation"), ("aeroplane", "bus", "truck"))
+    settings = {"can": quick_settings("can", rounds=1, training__steps=2, network__backbone="small-cnn")}
+    results = run(make_plan("visda2017", data, settings, images=ImageChoice(size=16)), tmp_path / "out")
+    assert results["columns"] == ["aeroplane", "bus", "truck", "Average"]
+    figures = results["rows"][0]["last"]
+    each = [figures[name]["mean"] for name in ("aeroplane", "bus", "truck")]
+    assert figures["Average"]["mean"] == pytest.approx(sum(each) / 3)
+    assert results["rows"][0]["paper"]["aeroplane"]["mean"] == 97.0
+
+
+def test_a_frozen_backbone_looks_at_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_images(tmp_path / "data", ("art", "photo"), ("cat", "dog"), count=3)
+    weights = tmp_path / "weights.pth"
+    torch.save(build_backbone("resnet10t", pretrained=False).model.state_dict(), weights)
+    network = {"network__backbone": "resnet10t", "network__weights": weights, "network__finetune": "head"}
+
+    def plan(seeds: tuple[int, ...]) -> Any:
+        settings = {"can": quick_settings("can", rounds=1, training__steps=2, **network)}
+        return make_plan("folders", data, settings, seeds=seeds, images=ImageChoice(size=32))
+
+    results = run(plan((0,)), tmp_path / "out")
+    assert results["networks"] == [{"backbone": "resnet10t", "finetune": "head"}]
+    assert sorted(path.name for path in (tmp_path / "out/features").iterdir()) == ["art.npz", "photo.npz"]
+
+    embeddings: list[Any] = []
+    monkeypatch.setattr(embedding, "embed", lambda *arguments: embeddings.append(arguments))
+    run(plan((0, 1)), tmp_path / "out")
+    assert not embeddings
+
+
+def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:
+    run(planned(tasks=("A→W",)), tmp_path / "one")
+    run(planned(tasks=("A→W",)), tmp_path / "two", jobs=2)
+    assert (tmp_path / "one/results.json").read_bytes() == (tmp_path / "two/results.json").read_bytes()
+    with pytest.raises(UserError, match="--jobs is 0"):
+        run(planned(), tmp_path / "none", jobs=0)

@@ -1,0 +1,103 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from candapt.benchmark.results import KINDS
+from candapt.benchmark.tables import blocks, to_html, to_latex, to_markdown
+
+
+def spread(*values: float) -> dict[str, Any]:
+    return {"mean": sum(values) / len(values), "std": 0.0123 if len(values) > 1 else None, "values": list(values)}
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    """Two methods on two tasks with awkward names."""
+    columns = ["art_1→50% & <b>", "a|b", "Average"]
+    figures = {
+        "can": [spread(0.94512, 0.94512), spread(0.5, 0.5), spread(0.75, 0.75)],
+        "dann": [spread(0.8, 0.8), spread(0.50004, 0.50004), spread(0.65, 0.65)],
+    }
+    rows = [
+        {
+            "name": name,
+            "paper": {"Average": {"mean": 90.6, "std": None}, "a|b": {"mean": 78.0, "std": 0.3}}
+            if name == "can"
+            else {},
+            **{kind: dict(zip(columns, of_method, strict=True)) for kind in KINDS},
+        }
+        for name, of_method in figures.items()
+    ]
+    return {
+        "title": "Digits & more",
+        "protocol": "Accuracy on all.",
+        "spread": "sample standard deviation",
+        "rule": "last round",
+        "seeds": [0, 1],
+        "networks": [{"backbone": "resnet50", "finetune": "head"}],
+        "paper": {"label": "paper (fine-tuned ResNet-50)", "place": "Table 1", "note": ""},
+        "columns": columns,
+        "rows": rows,
+    }
+
+
+def test_three_blocks_say_what_they_are(results: dict[str, Any]) -> None:
+    titles = [block.title for block in blocks(results)]
+    assert titles[:2] == ["Last round", "Chosen without labels (rule: last round)"]
+    assert titles[2].startswith("Oracle")
+
+
+def test_the_best_is_bold_as_it_is_printed(results: dict[str, Any]) -> None:
+    can, paper, dann = blocks(results)[0].lines
+    assert [entry.best for entry in can.entries] == [True, True, True]
+    assert [entry.best for entry in dann.entries] == [False, True, False]  # equal to one decimal
+    assert paper.from_paper
+    assert [entry.text for entry in paper.entries] == ["", "78.0 ± 0.3", "90.6"]
+
+
+def test_100_percent_beats_99() -> None:
+    row: dict[str, Any] = {"paper": {}, "name": "x"}
+    rows = [row | {kind: {"Average": spread(value)} for kind in KINDS} for value in (0.999, 1.0, 0.08)]
+    lines = blocks({"rule": "", "columns": ["Average"], "rows": rows})[0].lines
+    assert [line.entries[0].best for line in lines] == [False, True, False]
+
+
+def test_markdown(results: dict[str, Any]) -> None:
+    text = to_markdown(results)
+    assert "| can | **94.5 ± 1.2** | **50.0 ± 1.2** | **75.0 ± 1.2** |" in text
+    assert "| *paper (fine-tuned ResNet-50)* |  | 78.0 ± 0.3 | 90.6 |" in text
+    assert r"| art\_1→50% & \<b\> | a\|b | Average |" in text
+    assert text.count("\n| can |") == 3
+
+
+def test_latex_signs_are_escaped(results: dict[str, Any]) -> None:
+    text = to_latex(results)
+    assert r"Method & art\_1$\rightarrow$50\% \& \textless{}b\textgreater{} & a|b & Average \\" in text
+    assert r"\textbf{94.5 $\pm$ 1.2}" in text
+    assert r"\caption{Digits \& more. Last round.}" in text
+    assert text.count(r"\begin{tabular}{lccc}") == text.count(r"\bottomrule") == 3
+
+
+def test_html_is_escaped_and_stands_alone(results: dict[str, Any]) -> None:
+    text = to_html(results)
+    assert "<title>Digits &amp; more</title>" in text
+    assert "<th>art_1→50% &amp; &lt;b&gt;</th>" in text
+    assert "<td><strong>94.5 ± 1.2</strong></td>" in text
+    assert "http" not in text
+    assert "<script" not in text
+
+
+def test_one_seed_has_no_spread(results: dict[str, Any]) -> None:
+    for row in results["rows"]:
+        for kind in KINDS:
+            row[kind] = {name: spread(figure["mean"]) for name, figure in row[kind].items()}
+    results["seeds"] = [0]
+    assert "| can | **94.5** | **50.0** | **75.0** |" in to_markdown(results)
+    assert "no spread" in to_markdown(results)
+
+
+def test_names_that_are_not_unicode_can_be_written(results: dict[str, Any], tmp_path: Path) -> None:
+    results["title"] = "odd \udcff"
+    for render in (to_markdown, to_latex, to_html):
+        (tmp_path / "table").write_text(render(results), encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,45 @@
+"""What all tests share."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.toy import Toy, make_toy
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Results are compared bit by bit, and the tests' networks are too small for more."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """Commands send their log to the standard error of the moment, which pytest closes after a test."""
+    yield
+    logging.getLogger("candapt").handlers.clear()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with data sets and weights that lies beside the repository, if it does."""
+    folder = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"there is no {folder} with data sets; CANDAPT_SHARED may name another place")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    """A task that takes a fraction of a second to train."""
+    return make_toy()
+
+
+@pytest.fixture
+def files(toy: Toy, tmp_path: Path) -> Path:
+    """A folder with the toy task in files."""
+    return toy.write(tmp_path / "files")

@@ -1,0 +1,136 @@
+"""Every row of the table of methods: it learns, repeats itself, resumes, and updates what it says."""
+
+import ast
+import inspect
+import json
+import textwrap
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from candapt.adaptation import adapt
+from candapt.data.domains import Side
+from candapt.methods import METHODS
+from candapt.model import load
+from candapt.training.checkpoint import restore_checkpoint, save_checkpoint
+from tests.methods.rotated import adapted, begin, make_rotated, short_settings
+
+every = pytest.mark.parametrize("method", METHODS)
+DOCS = Path(__file__).parents[2] / "docs" / "methods"
+
+
+def accuracy(method: str) -> float:
+    return float((adapted(method).predictions.labels.numpy() == make_rotated().target_y).mean())
+
+
+@every
+def test_it_learns(method: str) -> None:
+    assert accuracy(method) > 0.5  # chance is a third
+    if method != "source-only":
+        assert accuracy(method) > accuracy("source-only") + 0.05
+
+
+def test_source_only_has_something_left_to_gain() -> None:
+    source = adapted("source-only").model.predict(make_rotated().task.source, Side.SOURCE).labels
+    assert float((source == make_rotated().task.source.labels).float().mean()) > 0.95
+    assert accuracy("source-only") < 0.8
+
+
+@every
+def test_the_same_seed_gives_the_same_predictions(method: str) -> None:
+    again = adapt(make_rotated().task, short_settings(method))
+    assert torch.equal(again.predictions.probabilities, adapted(method).predictions.probabilities)
+
+
+@every
+def test_it_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> None:
+    started = begin(short_settings(method))
+    with torch.random.fork_rng():
+        started.state.history.append(started.one_round(lambda done, planned: None))
+    started.state.round += 1
+    path = save_checkpoint(started, tmp_path)
+
+    torch.manual_seed(99)  # another process has another random state
+    resumed = begin(short_settings(method))
+    with torch.no_grad():
+        for parameter in resumed.method.parameters():
+            parameter.add_(1)  # whatever it starts from is replaced
+    restore_checkpoint(resumed, path)
+    resumed.run(lambda done, planned: None, lambda training, record: None)
+    resumed.method.final_clusters(resumed.describe_round())  # as `adapt` does
+
+    expected, ended = adapted(method).model.method.state_dict(), resumed.method.state_dict()
+    assert expected.keys() == ended.keys()
+    assert all(torch.equal(expected[name], ended[name]) for name in expected)
+
+
+@every
+def test_a_saved_model_predicts_the_same(method: str, tmp_path: Path) -> None:
+    adapted(method).model.save(tmp_path)
+    predicted = load(tmp_path).predict(make_rotated().task.target)
+    assert torch.equal(predicted.probabilities, adapted(method).predictions.probabilities)
+
+
+@every
+def test_a_phase_updates_what_it_names_and_nothing_else(method: str) -> None:
+    training = begin(short_settings(method, **{"warmup": 0} if method == "can-no-ao" else {}))
+    training.method.after_step = lambda: None  # type: ignore[method-assign]
+    round = training.describe_round()
+    draws = training.method.draws(round, training.method.cluster(round))
+    batch = next(iter(training.read(draws[:1], round.seed)))
+    training.method.train()
+    for phase in training.method.phases:
+        before = {name: value.clone() for name, value in training.method.named_parameters()}
+        training.one_phase(batch, phase, 0.5)
+        moved = {name for name, value in training.method.named_parameters() if not torch.equal(value, before[name])}
+        for part in phase.updates:
+            assert any(name.startswith(f"{part}.") for name in moved), part
+        assert all(name.startswith(tuple(f"{part}." for part in phase.updates)) for name in moved)
+
+
+@every
+def test_draws_can_be_made_again(method: str) -> None:
+    training = begin(short_settings(method))
+    round = training.describe_round()
+    clusters = training.method.cluster(round)
+    torch.manual_seed(5)
+    for first, second in zip(*(training.method.draws(round, clusters) for _ in range(2)), strict=True):
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name].indices, second[name].indices) for name in first)
+        assert all(first[name].labels.unique().tolist() == [-1] for name in first if name.startswith("target"))
+
+
+@every
+def test_settings_are_plain_data_with_a_sentence_each(method: str) -> None:
+    settings = METHODS[method].Settings()
+    assert METHODS[method].Settings(**json.loads(json.dumps(asdict(settings)))) == settings
+    told = [name for kind in type(settings).__mro__[:-1] for name in explained(kind)]
+    assert {field.name for field in fields(settings)} <= set(told)
+
+
+def explained(kind: type) -> list[str]:
+    """Fields of a class that a docstring follows."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    pairs = zip(tree.body, tree.body[1:], strict=False)
+    return [
+        ast.unparse(field.target)
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(text, ast.Expr)
+        and ast.unparse(text).rstrip("'\"").endswith(".")
+    ]
+
+
+@every
+def test_its_page_tells_every_setting_with_its_default(method: str) -> None:
+    page = (DOCS / f"{method}.md").read_text(encoding="utf-8")
+    for field in fields(METHODS[method].Settings):
+        told = json.dumps(field.default) if not isinstance(field.default, str) else field.default
+        assert f"| `{method}.{field.name}` | {told} |" in page, field.name
+
+
+def test_pages_are_of_methods() -> None:
+    assert {path.stem for path in DOCS.glob("*.md")} - {"index"} == set(METHODS)

@@ -1,0 +1,158 @@
+"""The network, how it is decided and built, and which layers learn how fast."""
+
+import pytest
+import torch
+from torch import nn
+
+from candapt.data.domains import Side
+from candapt.errors import UserError
+from candapt.methods import METHODS
+from candapt.network.backbones import build_backbone
+from candapt.network.batchnorm import DomainBatchNorm, select_side
+from candapt.network.build import build_layers, decide, over_images
+from candapt.network.network import FeatureBackbone, Network, linear_head
+from candapt.settings import NetworkSettings, TrainingSettings
+from candapt.training.loop import build_optimizers
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(0)
+    return build_layers(NetworkSettings(bottleneck=8), (6,), 3).network
+
+
+class TestNetwork:
+    def test_outputs(self, network: Network) -> None:
+        outputs = network(torch.randn(5, 6), Side.SOURCE)
+        assert outputs.features.shape == (5, 8)
+        assert torch.equal(outputs.logits, network.head(outputs.features))
+        torch.testing.assert_close(outputs.probabilities, outputs.logits.exp() / outputs.logits.exp().sum(1, True))
+
+    @pytest.mark.parametrize("side", Side)
+    def test_a_batch_is_normalized_by_its_side(self, network: Network, side: Side) -> None:
+        other = Side(1 - side)
+        network(torch.randn(5, 6), other)  # what was last does not matter
+        norm = network.backbone.input_norm
+        before = norm.norms[other].running_mean.clone()
+        network(torch.randn(5, 6), side)
+        assert norm.side == side
+        assert torch.equal(norm.norms[other].running_mean, before)
+
+    def test_the_same_input_differs_between_sides_once_their_statistics_do(self, network: Network) -> None:
+        x = torch.randn(20, 6)
+        network(x, Side.SOURCE), network(x + 4, Side.TARGET)
+        network.eval()
+        assert not torch.allclose(network(x, Side.SOURCE).logits, network(x, Side.TARGET).logits)
+
+    def test_head_starts_as_in_the_paper(self) -> None:
+        torch.manual_seed(0)
+        head = linear_head(400, 300)
+        assert torch.equal(head.bias, torch.zeros(300))
+        assert float(head.weight.detach().std()) == pytest.approx(
+            (2 / 400) ** 0.5, rel=0.01
+        )  # Kaiming: variance 2 / inputs
+
+    def test_the_length_of_a_feature_vector_does_not_matter(self) -> None:
+        torch.manual_seed(0)
+        backbone = FeatureBackbone(6, 8).eval()
+        x = torch.randn(5, 6)
+        torch.testing.assert_close(backbone(x), backbone(x * torch.tensor([[0.1], [1], [2], [30], [1000]])))
+
+
+class TestDecisions:
+    @pytest.mark.parametrize(
+        ("shape", "backbone", "expected"),
+        [
+            ((2048,), "auto", ("features", "head")),
+            ((2048,), "resnet50", ("features", "head")),  # the backbone has done its work before
+            ((1, 16, 16), "auto", ("small-cnn", "all")),
+            ((1, 64, 64), "auto", ("small-cnn", "all")),
+            ((1, 224, 224), "auto", ("resnet50", None)),
+            ((3, 224, 224), "auto", ("resnet50", None)),
+            ((3, 224, 224), "resnet101", ("resnet101", None)),
+        ],
+    )
+    def test_auto(self, shape: tuple[int, ...], backbone: str, expected: tuple[str, str | None]) -> None:
+        decided = decide(NetworkSettings(backbone=backbone), shape)
+        by_device = "all" if torch.cuda.is_available() else "head"
+        assert (decided.backbone, decided.finetune) == (expected[0], expected[1] or by_device)
+
+    def test_a_choice_is_kept(self) -> None:
+        assert decide(NetworkSettings(backbone="small-cnn", finetune="head"), (1, 16, 16)).finetune == "head"
+        assert decide(NetworkSettings(finetune="all"), (3, 224, 224)).finetune == "all"
+
+
+class TestLayers:
+    def test_features(self) -> None:
+        layers = build_layers(NetworkSettings(bottleneck=8), (6,), 3)
+        assert layers.frozen is None
+        assert layers.network(torch.randn(4, 6), Side.TARGET).logits.shape == (4, 3)
+        assert not layers.network.pretrained
+
+    def test_small_images(self) -> None:
+        layers = build_layers(NetworkSettings(), (1, 16, 16), 3)
+        assert layers.frozen is None
+        assert layers.network(torch.randn(4, 1, 16, 16), Side.TARGET).logits.shape == (4, 3)
+        assert sum(isinstance(layer, DomainBatchNorm) for layer in layers.network.modules()) == 4
+
+    def test_a_frozen_backbone_is_apart_and_fixed(self) -> None:
+        layers = build_layers(NetworkSettings(backbone="small-cnn", finetune="head", bottleneck=8), (1, 16, 16), 3)
+        assert layers.frozen is not None
+        assert not layers.frozen.training
+        assert not any(parameter.requires_grad for parameter in layers.frozen.parameters())
+        features = layers.frozen(torch.randn(4, 1, 16, 16))
+        assert layers.network(features, Side.TARGET).logits.shape == (4, 3)
+        assert not any(isinstance(layer, DomainBatchNorm) for layer in layers.frozen.modules())
+
+    def test_channels_must_fit(self) -> None:
+        with pytest.raises(UserError, match=r"small-cnn takes images with 1 channel.*have 3"):
+            build_layers(NetworkSettings(backbone="small-cnn"), (3, 16, 16), 3)
+
+    def test_the_layout_builds_the_same_without_weights(self) -> None:
+        first = build_layers(NetworkSettings(), (1, 16, 16), 3)
+        again = build_layers(first.settings, (1, 16, 16), 3, first.layout)
+        again.network.load_state_dict(first.network.state_dict())
+        x = torch.randn(4, 1, 16, 16)
+        assert torch.equal(first.network.eval()(x, Side.TARGET).logits, again.network.eval()(x, Side.TARGET).logits)
+
+
+class TestLearningRates:
+    """methods.md 1.6: the base rate for pretrained layers, ten times that for new ones, weights and biases alike."""
+
+    @staticmethod
+    def rates(network: Network) -> dict[str, float]:
+        method = METHODS["source-only"](network, METHODS["source-only"].Settings())
+        (optimizer,) = build_optimizers(method, TrainingSettings(learning_rate=0.002)).values()
+        by_parameter = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        assert all(group["lr"] == group["initial_lr"] for group in optimizer.param_groups)
+        assert all(group["momentum"] == 0.9 and not group["nesterov"] for group in optimizer.param_groups)
+        assert all(group["weight_decay"] == 5e-4 for group in optimizer.param_groups)
+        return {name: by_parameter[p] for name, p in network.named_parameters() if p in by_parameter}
+
+    def test_a_network_that_was_not_pretrained_is_new_throughout(self, network: Network) -> None:
+        rates = self.rates(network)
+        assert set(rates) == {name for name, _ in network.named_parameters()}
+        assert set(rates.values()) == {0.02}
+
+    def test_a_pretrained_backbone_learns_slower_than_the_head(self) -> None:
+        network = over_images(build_backbone("resnet18", pretrained=False), 3, pretrained=True)
+        rates = self.rates(network)
+        assert {name: rate for name, rate in rates.items() if name.startswith("head.")} == {
+            "head.weight": 0.02,
+            "head.bias": 0.02,
+        }
+        assert {rate for name, rate in rates.items() if name.startswith("backbone.")} == {0.002}
+
+    def test_the_stem_of_a_pretrained_resnet_is_not_trained(self) -> None:
+        network = over_images(build_backbone("resnet18", pretrained=False), 3, pretrained=True)
+        stages = {name.split(".")[2] for name in self.rates(network) if name.startswith("backbone.")}
+        assert stages == {"layer2", "layer3", "layer4"}
+
+    def test_both_sides_of_a_norm_are_trained(self, network: Network) -> None:
+        assert {f"backbone.norm.norms.{side}.weight" for side in Side} <= set(self.rates(network))
+
+
+def test_select_side_reaches_every_depth() -> None:
+    model = nn.Sequential(DomainBatchNorm(nn.BatchNorm1d(2)), nn.Sequential(DomainBatchNorm(nn.BatchNorm1d(2))))
+    select_side(model, Side.TARGET)
+    assert [model[0].side, model[1][0].side] == [Side.TARGET, Side.TARGET]

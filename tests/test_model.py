@@ -1,0 +1,200 @@
+"""A model that is saved and loaded says the same, and a damaged one says so."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import candapt
+from candapt.adaptation import Adapted, adapt
+from candapt.clustering import Clusters
+from candapt.data.domains import Domain, LabeledDomain, Side, Task
+from candapt.data.features import labeled_arrays
+from candapt.data.transforms import ImageSettings
+from candapt.errors import UserError
+from candapt.model import Predictions, load, reach_of
+from tests.toy import Toy, make_toy, quick_settings
+
+HARD_NAMES = ("zebra, striped", "Fahrräder\n2", 'a "quoted" one', "caf\udce9")
+"""Class names as folders may have them; the last is what a name in Latin-1 is read as."""
+
+
+@pytest.fixture(scope="module")
+def toy() -> Toy:
+    return make_toy(samples=12)
+
+
+@pytest.fixture(scope="module")
+def adapted(toy: Toy) -> Adapted:
+    source = toy.task.source
+    task = Task(LabeledDomain(source.samples, (), source.labels, HARD_NAMES), toy.task.target)
+    return adapt(task, quick_settings(can__max_distance=0.1))
+
+
+@pytest.fixture
+def folder(adapted: Adapted, tmp_path: Path) -> Path:
+    adapted.model.save(tmp_path)
+    return tmp_path
+
+
+def equal(first: Predictions, second: Predictions) -> bool:
+    fields = ("probabilities", "features", "cluster_labels", "cluster_distances", "kept")
+    return list(first.names) == list(second.names) and all(
+        torch.equal(getattr(first, name), getattr(second, name)) for name in fields
+    )
+
+
+class TestRoundTrip:
+    def test_a_loaded_model_predicts_the_same_bits(self, toy: Toy, adapted: Adapted, folder: Path) -> None:
+        model = candapt.load(folder)
+        assert equal(model.predict(Domain(toy.target_x)), adapted.predictions)
+        assert equal(load(str(folder)).predict(Domain(toy.target_x)), adapted.predictions)
+
+    def test_class_names_travel_with_it(self, folder: Path) -> None:
+        assert load(folder).classes == HARD_NAMES
+
+    @pytest.mark.parametrize("method", ["source-only", "can"])
+    @pytest.mark.parametrize("finetune", ["all", "head"])
+    def test_small_images(self, tmp_path: Path, method: str, finetune: str) -> None:
+        x = np.random.default_rng(0).normal(size=(30, 1, 12, 12)).astype(np.float32)
+        task = Task(labeled_arrays(x, np.arange(30) % 3, where="x"), Domain(x[::-1].copy()))
+        images = ImageSettings(size=12, resize=14, mean=(0.5,), std=(0.5,), grey=True)
+        settings = quick_settings(method, network__finetune=finetune, training__steps=2)
+        adapted = adapt(task, settings, images=images)
+        adapted.model.save(tmp_path)
+        again = load(tmp_path)
+        assert again.images == images
+        assert (again.layers.frozen is not None) is (finetune == "head")
+        assert equal(again.predict(task.target), adapted.predictions)
+
+    def test_both_sides_are_kept(self, toy: Toy, adapted: Adapted, folder: Path) -> None:
+        domain = Domain(toy.source_x)
+        by_source = load(folder).predict(domain, Side.SOURCE)
+        assert equal(by_source, adapted.model.predict(domain, Side.SOURCE))
+        assert not torch.equal(by_source.probabilities, load(folder).predict(domain).probabilities)
+
+    def test_one_sample_alone_gets_what_it_gets_among_others(self, toy: Toy, folder: Path) -> None:
+        model = load(folder)
+        alone, among = model.predict(Domain(toy.target_x[3:4])), model.predict(Domain(toy.target_x))
+        torch.testing.assert_close(alone.probabilities[0], among.probabilities[3])
+
+    def test_files_are_open_formats(self, folder: Path) -> None:
+        assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors"]
+        told = json.loads((folder / "model.json").read_text(encoding="ascii"))
+        assert told["method"] == "can"
+        assert told["classes"] == list(HARD_NAMES)
+        assert told["network"]["weights"] is None
+        with safe_open(folder / "model.safetensors", framework="pt") as file:
+            assert {"centers", "reach"} < set(file.keys())
+
+    def test_another_shape_is_refused(self, folder: Path) -> None:
+        with pytest.raises(UserError, match=r"takes samples of shape \(24,\), but these have \(7,\)"):
+            load(folder).predict(Domain(np.zeros((3, 7))))  # type: ignore[arg-type]
+
+
+class TestPredictions:
+    def test_labels_and_confidence(self, adapted: Adapted) -> None:
+        predictions = adapted.predictions
+        rows = torch.arange(len(predictions.labels))
+        assert torch.equal(predictions.probabilities[rows, predictions.labels], predictions.confidence)
+        torch.testing.assert_close(predictions.probabilities.sum(1), torch.ones(len(rows)))
+
+    def test_evidence_of_the_clusters(self, adapted: Adapted) -> None:
+        """Slowly: the nearest center by angle, and kept if not further than the furthest that training kept."""
+        model, predictions = adapted.model, adapted.predictions
+        for row, feature in enumerate(predictions.features.double()):
+            cosines = [float(torch.cosine_similarity(feature, center, dim=0)) for center in model.centers.double()]
+            assert int(predictions.cluster_labels[row]) == int(np.argmax(cosines))
+            assert float(predictions.cluster_distances[row]) == pytest.approx((1 - max(cosines)) / 2, abs=1e-6)
+        assert 0 < int(predictions.kept.sum()) < len(predictions.kept)
+
+    @pytest.mark.parametrize("limit", [0.02, 0.05, 0.1, 0.2, 1.0])
+    def test_kept_is_what_training_would_keep(self, toy: Toy, limit: float) -> None:
+        adapted = adapt(toy.task, quick_settings(can__max_distance=limit, can__min_samples=1))
+        assert torch.equal(adapted.predictions.kept, adapted.predictions.cluster_distances < limit)
+
+    def test_table(self, adapted: Adapted, tmp_path: Path) -> None:
+        names = ["a,b.png", "c\nd.png", 'e"f.png', "\udcff.png", "日本.png"]
+        first = Predictions(
+            names, *(getattr(adapted.predictions, field)[:5] for field in list(Predictions.__annotations__)[1:])
+        )
+        first.write_csv(tmp_path / "out.csv", HARD_NAMES)
+        with (tmp_path / "out.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = list(csv.DictReader(file))
+        assert list(rows[0]) == ["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"]
+        assert [row["path"] for row in rows] == names
+        assert [row["label"] for row in rows] == [HARD_NAMES[label] for label in first.labels]
+        assert [float(row["confidence"]) for row in rows] == pytest.approx(first.confidence.tolist(), abs=1e-6)
+        assert {row["kept"] for row in rows} <= {"0", "1"}
+
+    def test_reach(self) -> None:
+        clusters = Clusters(
+            labels=torch.tensor([0, 0, 0, 1, 2]),
+            distances=torch.tensor([0.1, 0.3, 0.4, 0.2, 0.05]),
+            centers=torch.eye(4),
+            kept=torch.tensor([True, True, False, False, True]),
+            steps=1,
+        )
+        torch.testing.assert_close(reach_of(clusters), torch.tensor([0.3, -1, 0.05, -1]))
+
+
+class TestDamage:
+    def test_no_run(self, tmp_path: Path) -> None:
+        for place in (tmp_path, tmp_path / "nowhere"):
+            with pytest.raises(UserError, match="holds no finished run"):
+                load(place)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "[]", "3", "null", "{}", '{"format": 1}', '"text"', "\ufeff{}", '{"format": 1, "classes": 3}'],
+    )
+    def test_descriptions(self, folder: Path, text: str) -> None:
+        (folder / "model.json").write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match="is damaged"):
+            load(folder)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("method", "nope"),
+            ("settings", {"nope": 1}),
+            ("classes", ["a"]),
+            ("shape", []),
+            ("shape", [5]),
+            ("images", [3]),
+            ("network", {"backbone": 3, "nope": 2}),
+            ("network", None),
+            ("layout", 3),
+        ],
+    )
+    def test_values(self, folder: Path, key: str, value: object) -> None:
+        told = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(told | {key: value}))
+        if key == "layout":  # not looked at for a network over features
+            load(folder)
+            return
+        with pytest.raises(UserError) as caught:
+            load(folder)
+        assert len(str(caught.value)) < 200 + len(str(folder))
+
+    def test_a_later_format_is_named(self, folder: Path) -> None:
+        told = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(told | {"format": 2}))
+        with pytest.raises(UserError, match="written in format 2; this version reads 1"):
+            load(folder)
+
+    @pytest.mark.parametrize("size", [0, 5, 100, -1])
+    def test_weights_cut_short(self, folder: Path, size: int) -> None:
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(UserError, match="is damaged"):
+            load(folder)
+
+    def test_no_weights(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(UserError, match="is damaged"):
+            load(folder)
