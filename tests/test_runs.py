@@ -103,8 +103,8 @@ class TestDescriptions:
             changes |= {f"{group}.{name}": value for name, value in told[group].items()}
         assert make_settings("can", seed=told["seed"], changes=changes) == settings
 
-    def test_a_method_without_settings_has_no_group(self) -> None:
-        assert "source-only" not in describe_settings(quick_settings("source-only"))
+    def test_a_methods_own_settings_stand_under_its_name(self) -> None:
+        assert describe_settings(quick_settings("source-only"))["source-only"] == {"statistics": "auto"}
 
     def test_paths_become_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -1,17 +1,15 @@
 """ADR: adversarial dropout regularization (Saito et al., ICLR 2018, arXiv:1711.01575)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from candapt.data.domains import Side
 from candapt.losses import class_balance, symmetric_divergence
 from candapt.methods.base import Batch, Losses, Method, Phase
-from candapt.network.batchnorm import DomainBatchNorm
+from candapt.network.batchnorm import share_affine
 from candapt.network.modules import dropout_head
 from candapt.network.network import Network
 
@@ -59,9 +57,6 @@ class ADR(Method):
             dropout=settings.dropout,
         )
         network.register_module("head", head)
-        if settings.shared_affine:
-            for _, follower in affine_pairs(network.backbone):
-                follower.requires_grad_(False)
         self.phases = (
             Phase("classify", ("network.backbone", "network.head")),
             Phase("disagree", ("network.head",)),
@@ -94,17 +89,7 @@ class ADR(Method):
             losses["opposition"] = -sensitivity
         return losses
 
-    @torch.no_grad()
     def after_step(self) -> None:
         """Let the target's batch norms scale and shift as the source's do."""
         if self.settings.shared_affine:
-            for leader, follower in affine_pairs(self.network.backbone):
-                follower.copy_(leader)
-
-
-def affine_pairs(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scales and shifts of the batch norms below a module, the source's with the target's."""
-    for layer in module.modules():
-        if isinstance(layer, DomainBatchNorm):
-            source, target = (layer.norms[side].parameters() for side in (Side.SOURCE, Side.TARGET))
-            yield from zip(source, target, strict=True)
+            share_affine(self.network.backbone)

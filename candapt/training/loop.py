@@ -113,7 +113,7 @@ class Training:
 
     @property
     def whole_domain_statistics(self) -> bool:
-        """Whether batch norm evaluates with statistics of the whole domain; a new one has no others before it trained."""
+        """Whether batch norm evaluates with statistics of the whole domain; at first a new one has no others."""
         statistics, new = self.settings.training.statistics, not self.method.network.pretrained
         return statistics == "domain" or (new and (statistics == "auto" or self.state.iteration == 0))
 

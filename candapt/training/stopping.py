@@ -21,8 +21,13 @@ def cluster_facts(clusters: Clusters | None, previous: Clusters | None) -> dict[
     return facts
 
 
+QUIET = 2
+"""Rounds in a row without change after which a training has settled: a single quiet round may be chance."""
+
+
 def settled(history: Sequence[Mapping[str, float | int]], threshold: float) -> bool:
-    """Whether the last round changed fewer labels than the threshold and moved the centers by less."""
-    if not history or "label_change" not in history[-1]:
-        return False
-    return history[-1]["label_change"] < threshold and history[-1]["center_shift"] < threshold
+    """Whether the last rounds all changed fewer labels than the threshold and moved the centers by less."""
+    last = history[-QUIET:]
+    return len(last) == QUIET and all(
+        record.get("label_change", 1) < threshold and record.get("center_shift", 1) < threshold for record in last
+    )

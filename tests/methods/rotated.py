@@ -27,11 +27,12 @@ SHORT: dict[str, Any] = {
     "training.accelerator": "cpu",
 }
 FOR_SHORT: dict[str, dict[str, Any]] = {
+    "source-only": {"statistics": "source"},  # as a network that never saw the target
     "self-ensembling": {"decay": 0.9},  # the default teacher would remember its first weights to the end
     "can-no-ao": {"warmup": 1},
     "mada": {"width": 64},
 }
-"""Settings whose defaults are for trainings of more than the few steps made here."""
+"""Settings whose defaults are not for a training of so few steps on this task."""
 
 
 @cache
@@ -88,6 +89,6 @@ def small_batch(**sides: Side) -> Batch:
 
 
 def gradients(loss: Tensor, module: nn.Module) -> list[Tensor]:
-    """Gradients of all parameters of the module, zeros where the loss does not depend on one."""
-    parameters = list(module.parameters())
+    """Gradients of all parameters of the module that learn, zeros where the loss does not depend on one."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return list(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True))

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from candapt.data.domains import Side
-from candapt.methods.adr import affine_pairs
 from candapt.methods.base import Method
+from candapt.network.batchnorm import DomainBatchNorm
 from tests.methods.rotated import adapted, begin, gradients, short_settings, small_batch, tiny
 
 
@@ -114,7 +114,8 @@ class TestADR:
     def test_scale_and_shift_of_the_domains(self, shared: bool) -> None:
         training = begin(short_settings("adr", shared_affine=shared, rounds=1))
         training.run(lambda done, planned: None, lambda training, record: None)
-        pairs = list(affine_pairs(training.method.network.backbone))
+        layers = [layer for layer in training.method.network.modules() if isinstance(layer, DomainBatchNorm)]
+        pairs = [pair for layer in layers for pair in zip(*(norm.parameters() for norm in layer.norms), strict=True)]
         assert len(pairs) > 0
         assert all(torch.equal(source, target) is shared for source, target in pairs)
         assert any(source.std() > 0 for source, _ in pairs)  # they did learn
