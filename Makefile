@@ -32,6 +32,7 @@ format: $(READY)
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.demo
+	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.features; fi
 	$(BIN)/python -m benchmarks.tables
 
 wheel: $(READY)

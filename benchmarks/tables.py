@@ -28,7 +28,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], source: dict[str, 
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
     if source is None:
         return "\n".join(lines)
-    where = f"{source['cores']} cores, torch {source['versions']['torch']}" if "versions" in source else ""
+    where = f"{source['threads']} threads, torch {source['versions']['torch']}"
     return "\n".join([*lines, "", f"Measured by `{source['command']}` on {source['date']}, {where}."])
 
 
@@ -48,19 +48,51 @@ def demo() -> str:
     return table(["method", *(f"seed {seed}" for seed in result["seeds"]), "mean accuracy", "time"], rows, result)
 
 
+def features() -> str:
+    """Amazon to webcam from feature files."""
+    result = load("features")
+    rows = []
+    for method in dict.fromkeys(run["method"] for run in result["runs"]):
+        runs = [run for run in result["runs"] if run["method"] == method]
+        accuracies = [run["accuracy"] for run in runs]
+        rows.append(
+            [
+                method,
+                *(f"{accuracy:.1%}" for accuracy in accuracies),
+                f"{statistics.mean(accuracies):.1%}",
+                f"{statistics.mean(run['seconds'] for run in runs):.0f} s",
+            ]
+        )
+    seeds = dict.fromkeys(run["seed"] for run in result["runs"])
+    return table([result["task"], *(f"seed {seed}" for seed in seeds), "mean accuracy", "time"], rows, result)
+
+
+def losses() -> str:
+    """The discrepancy against a loop over pairs of classes."""
+    result = load("losses")
+    rows = [
+        [
+            case["case"],
+            f"{case['ours_ms']:.1f} ms",
+            f"{case['loop_ms']:.0f} ms",
+            f"{case['ratio']:.0f}",
+        ]
+        for case in result["cases"]
+    ]
+    return table(["discrepancy, forward and backward", "ours", "loop over pairs", "ratio"], rows, result)
+
+
 def methods() -> str:
     """What `--method` can be."""
     rows = []
     for name, method in METHODS.items():
-        module = sys.modules[method.__module__].__doc__ or ""
-        page = f"[{name}](docs/methods/{name}.md)" if (ROOT / f"docs/methods/{name}.md").exists() else name
-        rows.append(
-            [page, (method.__doc__ or "").splitlines()[0], re.sub(r"^[^(]*", "", module.splitlines()[0]).strip("()., ")]
-        )
-    return table(["`--method`", "what it does", "source"], rows)
+        first = (sys.modules[method.__module__].__doc__ or "").splitlines()[0]
+        papers = re.findall(r"\(([^()]*\d{4}[^()]*)\)", first)
+        rows.append([f"[{name}](docs/methods/{name}.md)", (method.__doc__ or "").splitlines()[0], "".join(papers[-1:])])
+    return table(["`--method`", "what it does", "paper"], rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"demo": demo, "methods": methods}
+TABLES: dict[str, Callable[[], str]] = {"demo": demo, "features": features, "losses": losses, "methods": methods}
 
 
 def fill(text: str) -> str:

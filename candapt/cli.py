@@ -4,7 +4,7 @@ import argparse
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from candapt import commands
 from candapt.console import console, show_log
 from candapt.errors import UserError
 from candapt.methods import METHODS
-from candapt.presets import DEFAULT, PRESETS
+from candapt.presets import DEFAULT, PRESETS, for_family
 from candapt.runs import versions
 from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
 
@@ -185,8 +185,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(NetworkSettings, "network")
     parser.add_class_arguments(TrainingSettings, "training")
     parser.add_class_arguments(METHODS[method].Settings, method)
-    known = parser.get_defaults()
-    parser.set_defaults({key: value for key, value in PRESETS[preset].items() if key in known})
+    _set_known_defaults(parser, for_family(PRESETS[preset], [method]))
     flags = ["--method", method, "--preset", preset, *flags]
     # The file comes first, so that a flag wins wherever it stands. Settings of methods that were not chosen stay out.
     foreign = {"source", "target", *METHODS} - {method}
@@ -199,7 +198,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
 
     Defaults come from the preset and then the suite, before the file and the flags.
     """
-    from candapt.benchmark.suites import SUITES, for_family
+    from candapt.benchmark.suites import SUITES
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("methods", "preset", "config"):
@@ -232,16 +231,18 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     parser.add_class_arguments(TrainingSettings, "training")
     for method in methods:
         parser.add_class_arguments(METHODS[method].Settings, method)
-    known = parser.get_defaults()
-    changes = for_family({**PRESETS[preset], **suite.changes}, methods)
-    defaults = {
-        ".".join([*map(_key, key.split(".")[:-1]), key.split(".")[-1]]): value for key, value in changes.items()
-    }
-    parser.set_defaults({key: value for key, value in defaults.items() if key in known})
+    _set_known_defaults(parser, for_family({**PRESETS[preset], **suite.changes}, methods))
     # What a run's config.yaml says of its data, its method and its seed is the suite's business.
     foreign = {"source", "target", "target_labels", "strict", "method", "seed", "preset", *METHODS} - set(methods)
     kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
     return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+
+
+def _set_known_defaults(parser: ArgumentParser, values: Mapping[str, Any]) -> None:
+    """Set those defaults that the parser has flags for."""
+    known = parser.get_defaults()
+    keys = {".".join([*map(_key, name.split(".")[:-1]), name.split(".")[-1]]): name for name in values}
+    parser.set_defaults({key: values[name] for key, name in keys.items() if key in known})
 
 
 def _listed(text: str) -> list[str]:

@@ -1,6 +1,5 @@
 """The demonstration: from digits rendered with fonts to digits written by hand, all of it shipped."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from candapt.commands import Job, adapt, output
 from candapt.data.digits import handwritten_digits, rendered_digits
+from candapt.evaluation.metrics import accuracy
 from candapt.presets import make_settings
 from candapt.runs import RunFolder, write_json
 from candapt.settings import Settings
@@ -20,8 +20,9 @@ RENDERED = 2000
 SIDE = 16
 """Height and width to which the 8×8 digits are enlarged, so that three poolings are possible."""
 
-DEMO: dict[str, Any] = {"rounds": 30, "training.steps": 40}
-DEMO_CAN: dict[str, Any] = {"can.samples": 6}
+# A careful start, half of the target; chosen without labels, by how clearly and evenly the predictions come out.
+DEMO: dict[str, Any] = {"rounds": 20, "training.steps": 40}
+DEMO_CAN: dict[str, Any] = {"can.start_share": 0.5}
 
 
 def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
@@ -29,18 +30,13 @@ def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
     RunFolder.check(out)
     data = out / "data"
     write_data(data, seed)
+    truth = handwritten_digits()[1]
     summary = {}
     for method in ("source-only", "can"):
-        job = Job(
-            data / "rendered.npz",
-            data / "handwritten.npz",
-            settings_for(method, seed),
-            target_labels=data / "handwritten-labels.csv",
-        )
+        job = Job(data / "rendered.npz", data / "handwritten.npz", settings_for(method, seed))
         adapted = adapt(job, out / method)
-        oracle = json.loads((out / method / "summary.json").read_text(encoding="utf-8"))["oracle"]
         summary[method] = {
-            "accuracy": oracle["accuracy"],
+            "accuracy": accuracy(truth, adapted.predictions.labels),
             "seconds": round(adapted.seconds, 2),
             "rounds": len(adapted.history),
         }
@@ -50,7 +46,7 @@ def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
 
 
 def settings_for(method: str, seed: int) -> Settings:
-    """The demonstration's settings: few classes, so a batch holds all of them, and many samples of each."""
+    """The demonstration's settings: the defaults but for its length and the start."""
     return make_settings(method, seed=seed, changes=DEMO | (DEMO_CAN if method == "can" else {}))
 
 

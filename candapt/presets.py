@@ -1,11 +1,12 @@
 """Presets: published settings by name. Values that a method or a network does not have are passed over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from candapt.errors import UserError
 from candapt.methods import METHODS
+from candapt.methods.can import CAN
 from candapt.settings import Settings
 
 DEFAULT = "default"
@@ -15,6 +16,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The text of the paper (section 4.1). It filters only on two tasks of Office-31, see `configs/`.
     "paper": {
         "rounds": 50,
+        "network.dropout": 0.0,
         "training.steps": None,
         "training.schedule": "progress",
         "training.slope": 10.0,
@@ -34,6 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The authors' released code, its configuration for Office-31.
     "official": {
         "rounds": 50,
+        "network.dropout": 0.0,
         "training.steps": None,
         "training.schedule": "iteration",
         "training.slope": 0.001,
@@ -68,7 +71,7 @@ def make_settings(
         if name not in table:
             raise UserError(f"There is no {name!r}: choose one of {', '.join(table)}.")
     settings = Settings(method=method, seed=seed, adaptation=METHODS[method].Settings())
-    for name, value in PRESETS[preset].items():
+    for name, value in for_family(PRESETS[preset], [method]).items():
         if _has(settings, name):
             settings = _changed(settings, name, value)
     for name, value in (changes or {}).items():
@@ -76,6 +79,27 @@ def make_settings(
             raise UserError(f"There is no setting {name!r} for {method}: `candapt adapt --help` lists them.")
         settings = _changed(settings, name, value)
     return settings
+
+
+def for_family(changes: Mapping[str, Any], methods: Sequence[str]) -> dict[str, Any]:
+    """Changes to CAN's settings made to its ablations too, since a fair ablation differs in one thing only.
+
+    A setting that a relative uses otherwise, and so starts from another default, is left as it is: the weight of the
+    pseudo-label methods.
+    """
+    spread = dict(changes)
+    for name, value in changes.items():
+        group, _, setting = name.rpartition(".")
+        if group == "can":
+            related = [method for method in methods if _shares(method, setting)]
+            spread |= {f"{method}.{setting}": value for method in related if f"{method}.{setting}" not in changes}
+    return spread
+
+
+def _shares(method: str, setting: str) -> bool:
+    """Whether a relative of CAN has the setting with the same default."""
+    own, theirs = ({f.name: f.default for f in fields(METHODS[name].Settings)} for name in ("can", method))
+    return issubclass(METHODS[method], CAN) and setting in theirs and theirs[setting] == own.get(setting)
 
 
 def _parts(settings: Settings, name: str) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """The demonstration, shortened, and that CAN learns digits."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +43,7 @@ class TestShort:
             assert 0 <= row["accuracy"] <= 1
             run = json.loads((out / method / "summary.json").read_text())
             assert (run["method"], run["seed"]) == (method, 1)
-            assert run["oracle"]["accuracy"] == row["accuracy"]
+            assert "oracle" not in run  # the labels serve the final table alone
             assert (out / method / "predictions.csv").read_text().count("\n") == 61
         printed = capsys.readouterr().out
         for method, row in summary.items():
@@ -106,12 +105,11 @@ def test_can_beats_source_only_on_digits() -> None:
 
 @pytest.mark.slow
 def test_the_bars_of_the_demonstration(tmp_path: Path) -> None:
-    """Three seeds: at least 90 % on average, 20 points above source-only, 90 seconds for both methods together."""
-    started, rows = time.perf_counter(), []
+    """Three seeds: at least 90 % on average, 20 points above source-only (the time is in the benchmark)."""
+    rows = []
     for seed in range(3):
         assert main(["demo", "--out", str(tmp_path / str(seed)), "--seed", str(seed)]) == 0
         rows.append(json.loads((tmp_path / str(seed) / "summary.json").read_text()))
     accuracy = {method: np.mean([row[method]["accuracy"] for row in rows]) for method in ("source-only", "can")}
     assert accuracy["can"] >= 0.9
     assert accuracy["can"] >= accuracy["source-only"] + 0.2
-    assert time.perf_counter() - started < 3 * 90

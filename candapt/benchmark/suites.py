@@ -4,7 +4,7 @@ Another suite is another row of `SUITES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from candapt.data.inputs import is_feature_file
 from candapt.demo import DEMO, DEMO_CAN
 from candapt.errors import UserError
 from candapt.methods import METHODS
-from candapt.methods.can import CAN
 from candapt.settings import ImageChoice, Settings
 
 ARROW = "→"
@@ -92,27 +91,6 @@ def tasks_of(suite: Suite, data: Path, wanted: Sequence[str] = ()) -> tuple[Task
         if not any(task.is_called(name) for task in tasks):
             raise UserError(f"There is no task {name!r} in this suite: choose of {', '.join(t.name for t in tasks)}.")
     return tuple(task for task in tasks if not wanted or any(task.is_called(name) for name in wanted))
-
-
-def for_family(changes: Mapping[str, Any], methods: Sequence[str]) -> dict[str, Any]:
-    """Changes to CAN's settings made to its ablations too, since a fair ablation differs in one thing only.
-
-    A setting that a relative uses otherwise, and so starts from another default, is left as it is: the weight of the
-    pseudo-label methods.
-    """
-    spread = dict(changes)
-    for name, value in changes.items():
-        group, _, setting = name.rpartition(".")
-        if group == "can":
-            related = [method for method in methods if _shares(method, setting)]
-            spread |= {f"{method}.{setting}": value for method in related if f"{method}.{setting}" not in changes}
-    return spread
-
-
-def _shares(method: str, setting: str) -> bool:
-    """Whether a relative of CAN has the setting with the same default."""
-    own, theirs = ({f.name: f.default for f in fields(METHODS[name].Settings)} for name in ("can", method))
-    return issubclass(METHODS[method], CAN) and setting in theirs and theirs[setting] == own.get(setting)
 
 
 def _features_or_folders(data: Path, settings: Settings, images: ImageChoice) -> Collection:

@@ -56,6 +56,8 @@ class Round:
     """What a method may look at when it lays out a round."""
 
     index: int
+    rounds: int
+    """Rounds at most, in all."""
     task: Task
     seed: int
     """Seed of this round in this process."""

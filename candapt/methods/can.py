@@ -16,6 +16,9 @@ from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, P
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
 
+RANDOM_WARMUP = 5
+"""Rounds on the source alone for a network that starts at random, but at most a quarter of all."""
+
 
 @dataclass(frozen=True)
 class CANSettings:
@@ -28,7 +31,7 @@ class CANSettings:
     max_distance: float = 1.0
     """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
     start_share: float = 1.0
-    """Lower D₀ so that the first clustering keeps this share of the target; as clusters tighten, more is kept. Cosine
+    """Lower D₀ so that the first alignment keeps this share of the target; as clusters tighten, more is kept. Cosine
     distances depend on the network, shares do not."""
     min_samples: int = 3
     """A class is kept if its cluster still holds this many target samples (N₀)."""
@@ -42,8 +45,9 @@ class CANSettings:
     """Match clusters to classes again after clustering (the authors' code)."""
     clustering_steps: int = 100
     """Cap on the steps of one clustering."""
-    warmup: int = 0
-    """Rounds of source cross-entropy alone before the first alignment."""
+    warmup: int | None = None
+    """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 5,
+    for a network that starts at random, whose first clusters would mean nothing, else 0."""
 
 
 class CAN(Method):
@@ -56,17 +60,27 @@ class CAN(Method):
 
     def __init__(self, network: Network, settings: CANSettings) -> None:
         super().__init__(network, settings)
-        self.register_buffer("threshold", torch.tensor(-1.0))  # D₀, decided by the first clustering
+        self.register_buffer("threshold", torch.tensor(-1.0))  # D₀, decided at the first alignment
         self.threshold: Tensor
+
+    def warms_up(self, round: Round) -> bool:
+        """Whether this round comes before the first alignment."""
+        needed = min(RANDOM_WARMUP, round.rounds // 4) if self.labels_start_at_random else 0
+        return round.index < (needed if self.settings.warmup is None else self.settings.warmup)
+
+    @property
+    def labels_start_at_random(self) -> bool:
+        """Whether pseudo labels would mean nothing before training."""
+        return self.network.starts_at_random
 
     def cluster(self, round: Round) -> Clusters:
         """Label the target and keep what is confident."""
         settings, clusters = self.settings, self.label(round)
+        if self.warms_up(round):
+            return clusters  # nothing is aligned yet
         if self.threshold < 0:
             quantile = clusters.distances.quantile(settings.start_share).item()
-            self.threshold.fill_(
-                min(settings.max_distance, quantile) if settings.start_share < 1 else settings.max_distance
-            )
+            self.threshold.fill_(min(settings.max_distance, quantile if settings.start_share < 1 else 1.0))
         return clusters.within(self.threshold.item()).at_least(settings.min_samples)
 
     def label(self, round: Round) -> Clusters:
@@ -94,7 +108,7 @@ class CAN(Method):
         settings = self.settings
         steps = round.steps or steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
         draws = round.random_draws(steps, Side.SOURCE)
-        if round.index < settings.warmup:
+        if self.warms_up(round):
             return draws
         by_class = class_aware_batches(
             source,

@@ -29,14 +29,20 @@ class NoAlternationSettings(CANSettings):
     """Has no effect: there are no clusters to match."""
     clustering_steps: int = 100
     """Has no effect: nothing is clustered."""
-    warmup: int = 3
-    """Rounds of source cross-entropy alone at the start, where the classifier's labels are mere chance."""
+    warmup: int | None = None
+    """Rounds of source cross-entropy alone at the start, where the labels of a new classifier are mere chance; null: a
+    quarter of the rounds, but at most 5."""
 
 
 class NoAlternation(CAN):
     """CAN that believes the classifier in place of a clustering ("w/o AO"): labels and features change together."""
 
     Settings = NoAlternationSettings
+
+    @property
+    def labels_start_at_random(self) -> bool:
+        """The classifier is new whatever the features are."""
+        return True
 
     def label(self, round: Round) -> Clusters:
         """What the classifier says now, as a table to sample classes from; each step then labels its samples anew."""
@@ -77,7 +83,7 @@ class NoClassSampling(CAN):
         source, target = round.task.source.labels, clusters.kept_labels
         steps = round.steps or steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
         draws = round.random_draws(steps, Side.SOURCE)
-        if round.index < settings.warmup or int(clusters.kept.sum()) < 2:  # batch norm cannot take a sample alone
+        if self.warms_up(round) or int(clusters.kept.sum()) < 2:  # batch norm cannot take a sample alone
             return draws
         for side, labels in ((Side.SOURCE, source), (Side.TARGET, target)):
             rows = (labels >= 0).nonzero().flatten()

@@ -73,7 +73,8 @@ def build_layers(
 def over_features(num_inputs: int, num_classes: int, settings: NetworkSettings) -> Network:
     """A network over feature vectors: batch norm, bottleneck, classifier."""
     backbone = FeatureBackbone(num_inputs, settings.bottleneck, settings.dropout)
-    return Network(backbone, backbone.num_features, num_classes)
+    random = backbone.num_features != num_inputs
+    return Network(backbone, backbone.num_features, num_classes, starts_at_random=random)
 
 
 def over_images(backbone: Backbone, num_classes: int, *, pretrained: bool) -> Network:

@@ -26,7 +26,15 @@ class Outputs(NamedTuple):
 class Network(nn.Module):
     """Backbone and head, with one batch norm per domain wherever the backbone has one."""
 
-    def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, pretrained: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        num_features: int,
+        num_classes: int,
+        *,
+        pretrained: bool = False,
+        starts_at_random: bool = True,
+    ) -> None:
         """Convert the backbone's batch norms and add the head.
 
         Args:
@@ -34,6 +42,7 @@ class Network(nn.Module):
             num_features: width of the features.
             num_classes: number of classes.
             pretrained: whether the backbone learns at the lower rate of pretrained layers.
+            starts_at_random: whether its features mean nothing before it is trained.
         """
         super().__init__()
         self.backbone = convert_batchnorm(backbone)
@@ -41,6 +50,7 @@ class Network(nn.Module):
         self.num_features = num_features
         self.num_classes = num_classes
         self.pretrained = pretrained
+        self.starts_at_random = starts_at_random and not pretrained
 
     def forward(self, x: Tensor, side: Side) -> Outputs:
         """Features and logits of a batch that comes from one side; the two are never mixed in one batch."""

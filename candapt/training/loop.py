@@ -99,7 +99,16 @@ class Training:
         """What the method may look at in this round."""
         training, index = self.settings.training, self.state.round
         seed = derive_seed(self.settings.seed, "round", index, self.fabric.global_rank)
-        return Round(index, self.task, seed, training.batch_size, training.steps, self.embed, self.state.clusters)
+        return Round(
+            index,
+            self.settings.rounds,
+            self.task,
+            seed,
+            training.batch_size,
+            training.steps,
+            self.embed,
+            self.state.clusters,
+        )
 
     def embed(self, side: Side) -> Outputs:
         """Outputs over a whole domain by the network as it is now, computed once between two steps."""

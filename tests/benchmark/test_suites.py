@@ -7,10 +7,11 @@ import torch
 
 from candapt.benchmark.collections import DemoCollection, DigitCollection, FeatureCollection, ImageCollection
 from candapt.benchmark.plan import make_rows
-from candapt.benchmark.suites import SUITES, for_family, tasks_of
+from candapt.benchmark.suites import SUITES, tasks_of
 from candapt.data.domains import LabeledDomain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
+from candapt.presets import for_family
 from tests.benchmark.conftest import write_images
 from tests.toy import quick_settings
 

@@ -83,7 +83,7 @@ class TestNoAlternation:
 
 class TestNoClassSampling:
     def test_batches_are_random_and_as_large_as_those_of_can(self) -> None:
-        training = begin(short_settings("can-no-cas", classes=5, samples=4))
+        training = begin(short_settings("can-no-cas", classes=5, samples=4, warmup=0))
         clusters = clusters_of(training)
         half = replace(clusters, kept=torch.arange(len(clusters.kept)) % 2 == 0)
         draws = training.method.draws(training.describe_round(), half)
