@@ -65,7 +65,7 @@ def overview() -> str:
 
 def adapt(arguments: list[str]) -> None:
     """Train on a labelled source and an unlabelled target; write model and predictions to a run folder."""
-    config, parser, arguments = _adapt_parser(arguments)
+    config, parser, arguments = _adapt_parser(_paths_first(arguments))
     options = parser.parse_args(arguments)
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
@@ -236,6 +236,23 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     foreign = {"source", "target", "target_labels", "strict", "method", "seed", "preset", *METHODS} - set(methods)
     kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
     return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+
+
+def _paths_first(arguments: Sequence[str]) -> list[str]:
+    """SOURCE and TARGET before all flags: the parser, for which both are optional, overlooks one that comes later.
+
+    >>> _paths_first(["photos", "--out", "run", "webcam"])
+    ['photos', 'webcam', '--out', 'run']
+    """
+    paths, flags, rest = [], [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            paths.append(argument)
+        else:
+            has_value = argument not in ("-h", "--help") and "=" not in argument  # no flag of ours goes without
+            flags += [argument, *([rest.pop(0)] if has_value and rest else [])]
+    return paths + flags
 
 
 def _set_known_defaults(parser: ArgumentParser, values: Mapping[str, Any]) -> None:

@@ -94,6 +94,11 @@ class TestAdapt:
             "round-0002.safetensors",
         ]
 
+    def test_flags_may_stand_between_the_paths(self, data: Path, finished: Path, tmp_path: Path) -> None:
+        out = tmp_path / "run"
+        run("adapt", data / "source.npz", "--out", out, data / "target.npz", *FLAGS)
+        assert (out / "predictions.csv").read_bytes() == (finished / "predictions.csv").read_bytes()
+
     def test_predictions(self, finished: Path, toy: Toy) -> None:
         table = rows(finished / "predictions.csv")
         assert list(table[0]) == ["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"]

@@ -237,7 +237,7 @@ def _timm_model(name: str, *, download: bool) -> tuple[nn.Module, InputSpec]:
         model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=_source(config), **options)
     except Exception as error:  # the hub, the network and the cache each raise their own kinds
         reason = f"timm's weights for {name!r} could not be fetched ({_first_line(error)})"
-        raise UserError(f"{reason}; give a weights file by `--weights FILE`, or try again online.") from error
+        raise UserError(f"{reason}; give a weights file by `--network.weights FILE`, or try again online.") from error
     return model, _expected_input(config)
 
 

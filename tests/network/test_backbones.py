@@ -116,7 +116,7 @@ class TestBuild:
     ) -> None:
         monkeypatch.setattr(backbones, "_hub_answers", lambda: False)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-        with pytest.raises(UserError, match=r"'resnet18'.*no network.*--weights FILE"):
+        with pytest.raises(UserError, match=r"'resnet18'.*no network.*--network.weights FILE"):
             build_backbone("resnet18")
 
     def test_without_a_network_an_earlier_download_is_used(
@@ -133,7 +133,7 @@ class TestBuild:
         assert torch.equal(loaded.model.conv1.weight, made.model.conv1.weight)
 
     def test_a_model_without_weights_does_not_start_at_random(self) -> None:
-        with pytest.raises(UserError, match="--weights FILE"):
+        with pytest.raises(UserError, match=r"--network\.weights FILE"):
             build_backbone(_untrained()[0])
 
     def test_the_probe_fails_fast_and_leaves_proxies_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
