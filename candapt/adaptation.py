@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from lightning_fabric import Fabric
 
-from candapt.data.domains import Domain, LabeledDomain, Task
+from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.methods import METHODS
@@ -52,6 +52,7 @@ def adapt(
     images: ImageSettings | None = None,
     watcher: Watcher | None = None,
     layers: Layers | None = None,
+    on_embedded: Callable[[int, int], None] | None = None,
 ) -> Adapted:
     """Train a method on a task.
 
@@ -61,6 +62,7 @@ def adapt(
         images: how image files were turned into samples, to be kept with the model.
         watcher: is told of steps and rounds.
         layers: the network to start from; by default the `initial_layers`.
+        on_embedded: is told how many of all images are through the frozen layers, if there are any.
     """
     check_task(task)
     check_settings(settings)
@@ -68,7 +70,7 @@ def adapt(
     fabric = make_fabric(settings.training)
     layers = layers or initial_layers(task, settings)
     log.info("Network: %s, fine-tuning %s.", layers.settings.backbone, layers.settings.finetune)
-    prepared = prepare(task, layers, fabric, settings.training.evaluation_batch)
+    prepared = prepare(task, layers, fabric, settings.training.evaluation_batch, on_embedded)
     kind = METHODS[settings.method]
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "method"))
@@ -100,14 +102,27 @@ def initial_layers(task: Task, settings: Settings) -> Layers:
         return build_layers(settings.network, tuple(task.source.samples.shape), task.num_classes)
 
 
-def prepare(task: Task, layers: Layers, fabric: Fabric, batch_size: int) -> Task:
+def prepare(
+    task: Task,
+    layers: Layers,
+    fabric: Fabric,
+    batch_size: int,
+    on_embedded: Callable[[int, int], None] | None = None,
+) -> Task:
     """The task as the trained layers see it: through the frozen ones, once."""
     if layers.frozen is None:
         return task
     frozen = layers.frozen.to(fabric.device)
-    log.info("Computing the frozen backbone's features of %d images.", task.source.size + task.target.size)
-    source: Domain = embed_frozen(frozen, task.source, batch_size)
-    target = embed_frozen(frozen, task.target, batch_size)
+    done, total = 0, task.source.size + task.target.size
+    log.info("Computing the frozen backbone's features of %d images.", total)
+
+    def count(samples: int) -> None:
+        nonlocal done
+        done += samples
+        if on_embedded is not None:
+            on_embedded(done, total)
+
+    source, target = (embed_frozen(frozen, domain, batch_size, count) for domain in (task.source, task.target))
     frozen.cpu()
     return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
 

@@ -77,7 +77,9 @@ def adapt(job: Job, out: Path) -> Adapted:
         log.info("%s", found["sentence"])
         with TrainingBar(job.settings.method, job.settings.rounds) as bar:
             recorder = _Recorder(run, bar, truth)
-            adapted = adapt_task(task, job.settings, images=images, watcher=recorder, layers=layers)
+            adapted = adapt_task(
+                task, job.settings, images=images, watcher=recorder, layers=layers, on_embedded=bar.on_embedded
+            )
         adapted.model.save(run.path)
         adapted.predictions.write_csv(run.path / "predictions.csv", source.classes)
         run.write_summary(summarize(job, found, adapted, truth))

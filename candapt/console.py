@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from candapt.training.loop import Record, Training
 
@@ -49,6 +49,7 @@ class TrainingBar:
         self.round = 0
         self.bar = _bar()
         self.task = self.bar.add_task(title, total=rounds)
+        self.embedding: TaskID | None = None
 
     def __enter__(self) -> "TrainingBar":
         self.bar.start()
@@ -56,6 +57,12 @@ class TrainingBar:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
+
+    def on_embedded(self, done: int, total: int) -> None:
+        """Show how many images are through the frozen layers, on a bar of its own."""
+        if self.embedding is None:
+            self.embedding = self.bar.add_task("features", total=total)
+        self.bar.update(self.embedding, completed=done, visible=done < total)
 
     def on_step(self, done: int, planned: int) -> None:
         """Move the bar; a round counts as one."""

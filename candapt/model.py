@@ -3,7 +3,7 @@
 import csv
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from candapt.methods.base import Method
 from candapt.network.build import Layers, build_layers
 from candapt.settings import NetworkSettings
 
+FROZEN_BATCH = 32
+"""Images at a time through frozen layers: more are no faster on a CPU, need more memory, and move a bar less often."""
 FORMAT = 1
 """Version of the files; a later one that reads differently counts up."""
 
@@ -197,9 +199,22 @@ def reach_of(clusters: Clusters) -> Tensor:
 
 
 @torch.no_grad()
-def embed_frozen(frozen: nn.Module | None, domain: Domain, batch_size: int) -> Domain:
-    """The domain as it comes out of the frozen layers, in memory; the domain itself if there are none."""
+def embed_frozen(
+    frozen: nn.Module | None, domain: Domain, batch_size: int, on_batch: Callable[[int], None] | None = None
+) -> Domain:
+    """The domain as it comes out of the frozen layers, in memory; the domain itself if there are none.
+
+    Args:
+        frozen: the layers.
+        domain: what goes through them.
+        batch_size: samples at a time, but never more than `FROZEN_BATCH`.
+        on_batch: told after each batch how many samples it had.
+    """
     if frozen is None:
         return domain
-    batches = read_in_order(frozen, domain, batch_size)
-    return Domain(ArraySamples(torch.cat([frozen(x).cpu() for x in batches])), domain.names)
+    parts = []
+    for x in read_in_order(frozen, domain, min(batch_size, FROZEN_BATCH)):
+        parts.append(frozen(x).cpu())
+        if on_batch is not None:
+            on_batch(len(x))
+    return Domain(ArraySamples(torch.cat(parts)), domain.names)
