@@ -150,6 +150,8 @@ def check_settings(settings: Settings) -> None:
         "training.workers": (training.workers, 0),
         "training.learning_rate": (training.learning_rate, 0),
     }
+    for name, minimum in {"classes": 1, "samples": 1, "clustering_steps": 0, "warmup": 0, "start_share": 0}.items():
+        least[f"{settings.method}.{name}"] = (getattr(settings.adaptation, name, None), minimum)
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:
             raise UserError(f"{name} is {value}, but must be at least {minimum}.")

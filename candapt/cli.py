@@ -250,7 +250,9 @@ def _paths_first(arguments: Sequence[str]) -> list[str]:
         if not argument.startswith("-"):
             paths.append(argument)
         else:
-            has_value = argument not in ("-h", "--help") and "=" not in argument  # no flag of ours goes without
+            has_value = (
+                argument not in ("-h", "--help", "--print_config") and "=" not in argument
+            )  # no flag of ours goes without
             flags += [argument, *([rest.pop(0)] if has_value and rest else [])]
     return paths + flags
 

@@ -612,6 +612,7 @@ class TestBadWords:
             (("--training.nesterov", "3"), "training.nesterov must be true or false, not '3'."),
             (("--training.schedule", "x"), "training.schedule must be progress or iteration or constant, not 'x'."),
             (("--training.accelerator", "tpux"), "training.accelerator must be auto or cpu or cuda or mps"),
+            (("--can.samples", "0"), "can.samples is 0, but must be at least 1."),
             (("--rounds", "0"), "rounds is 0, but must be at least 1."),
             (("--training.batch_size", "1"), "training.batch_size is 1, but must be at least 2."),
             (("--training.steps", "-1"), "training.steps is -1, but must be at least 1."),
