@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -166,8 +166,3 @@ def make_fabric(training: TrainingSettings) -> Fabric:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: take auto or cpu."
         ) from error
-
-
-def with_method(settings: Settings, method: str) -> Settings:
-    """The same settings for another method, with that method's own defaults."""
-    return replace(settings, method=method, adaptation=METHODS[method].Settings())

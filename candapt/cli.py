@@ -41,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence = " ".join(str(error).split()) if isinstance(error, UserError) else explain(error, arguments[0])
         console.print(f"candapt: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
+    except (OSError, MemoryError) as error:  # a full disk, a vanished file: what is already written stays
+        reason = "memory ran out" if isinstance(error, MemoryError) else " ".join(str(error).split())
+        console.print(f"candapt: {reason}; make room and start again.", style="red", markup=False, soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         console.print("candapt: stopped.", style="red")
         return 130

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from candapt.data.domains import ArraySamples, Domain, Side
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of, read_in_order
-from candapt.files import write_atomically
+from candapt.files import read_tensors, tensors_below, write_atomically
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.build import Layers, build_layers
@@ -157,15 +157,14 @@ def load(run: str | Path) -> Model:
 
 def _rebuild(told: dict[str, Any], weights: Path) -> Model:
     """Build the network that `model.json` describes and fill in its weights."""
-    with safe_open(weights, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    tensors, _ = read_tensors(weights)
     shape, classes = tuple(told["shape"]), tuple(told["classes"])
     layers = build_layers(NetworkSettings(**told["network"]), shape, len(classes), told["layout"])
     kind = METHODS[told["method"]]
     method = kind(layers.network, kind.Settings(**told["settings"]))
-    method.load_state_dict(_below("method.", tensors))
+    method.load_state_dict(tensors_below("method.", tensors))
     if layers.frozen is not None:
-        layers.frozen.load_state_dict(_below("frozen.", tensors))
+        layers.frozen.load_state_dict(tensors_below("frozen.", tensors))
     images = _image_settings(told["images"])
     return Model(
         method.eval(),
@@ -186,10 +185,6 @@ def _image_settings(told: dict[str, Any] | None) -> ImageSettings | None:
         return None
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
     return ImageSettings(**values)
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def reach_of(clusters: Clusters) -> Tensor:

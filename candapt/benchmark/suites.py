@@ -175,7 +175,7 @@ SUITES: dict[str, Suite] = {
         _folders,
         (TaskName("train", "validation", "train→validation"),),
         changes={
-            "network.backbone": "resnet101",
+            "network.backbone": "resnet101.tv_in1k",
             "training.power": 2.25,
             "can.classes": 6,
             "can.samples": 10,

@@ -101,12 +101,19 @@ class CAN(Method):
         """The clusters that another round would start from."""
         return self.cluster(round)
 
+    def steps(self, round: Round, clusters: Clusters) -> int:
+        """Steps of the round: as set, else by the authors' rule, which has no answer where no class is kept."""
+        if round.steps or not clusters.kept.any():
+            return round.steps or round.epoch
+        source, target = round.task.source.labels, clusters.kept_labels
+        return steps_per_round(source, target, classes=self.settings.classes, samples=self.settings.samples)
+
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random source batches for the cross-entropy, and class-aware ones of both domains for the discrepancy."""
         assert clusters is not None
         source, target = round.task.source.labels, clusters.kept_labels
         settings = self.settings
-        steps = round.steps or steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
+        steps = self.steps(round, clusters)
         draws = round.random_draws(steps, Side.SOURCE)
         if self.warms_up(round):
             return draws

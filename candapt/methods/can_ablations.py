@@ -8,7 +8,7 @@ from torch import Tensor
 
 from candapt.clustering import Clusters, class_centers, cosine_distances
 from candapt.data.domains import Side
-from candapt.data.sampling import random_batches, steps_per_round
+from candapt.data.sampling import random_batches
 from candapt.methods.base import BatchPart, Draw, Method, Part, Round
 from candapt.methods.can import CAN, CANSettings
 from candapt.network.network import Outputs
@@ -81,7 +81,7 @@ class NoClassSampling(CAN):
         assert clusters is not None
         settings = self.settings
         source, target = round.task.source.labels, clusters.kept_labels
-        steps = round.steps or steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
+        steps = self.steps(round, clusters)
         draws = round.random_draws(steps, Side.SOURCE)
         if self.warms_up(round) or int(clusters.kept.sum()) < 2:  # batch norm cannot take a sample alone
             return draws

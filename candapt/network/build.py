@@ -11,6 +11,9 @@ from candapt.network.backbones import SMALL_CNN, Backbone, build_backbone, split
 from candapt.network.network import FeatureBackbone, Network
 from candapt.settings import NetworkSettings
 
+PAPER_BACKBONE = "resnet50.tv_in1k"
+"""ResNet-50 with the ImageNet weights of the paper's time; what timm calls plain `resnet50` was trained otherwise."""
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -30,7 +33,7 @@ def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings
         return replace(settings, backbone="features", finetune="head")
     backbone, finetune = settings.backbone, settings.finetune
     if backbone == "auto":
-        backbone = SMALL_CNN if shape[0] == 1 and max(shape) <= 64 else "resnet50"
+        backbone = SMALL_CNN if shape[0] == 1 and max(shape) <= 64 else PAPER_BACKBONE
     if finetune == "auto":
         finetune = "all" if backbone == SMALL_CNN or torch.cuda.is_available() else "head"
     return replace(settings, backbone=backbone, finetune=finetune)

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from candapt.clustering import Clusters
-from candapt.files import write_atomically
+from candapt.files import read_tensors, tensors_below, write_atomically
 
 if TYPE_CHECKING:
     from candapt.training.loop import Training
@@ -48,15 +47,16 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def restore_checkpoint(training: "Training", path: Path) -> None:
     """Put a training of the same task, method and settings where the checkpoint was written."""
-    with safe_open(path, framework="pt") as file:
-        told = json.loads(file.metadata()["state"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    training.method.load_state_dict(_below("method.", tensors))
+    tensors, metadata = read_tensors(path)
+    told = json.loads(metadata["state"])
+    training.method.load_state_dict(tensors_below("method.", tensors))
     for part, optimizer in training.optimizers.items():
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": _buffers(_below(f"optimizer.{part}.", tensors))})
+        optimizer.load_state_dict(
+            {**optimizer.state_dict(), "state": _buffers(tensors_below(f"optimizer.{part}.", tensors))}
+        )
     state = training.state
     state.round, state.iteration, state.history = told["round"], told["iteration"], told["history"]
-    clusters = _below("clusters.", tensors)
+    clusters = tensors_below("clusters.", tensors)
     state.clusters = Clusters(**clusters, steps=told["clustering_steps"]) if clusters else None
 
 
@@ -67,7 +67,3 @@ def _buffers(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     return state
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

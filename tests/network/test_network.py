@@ -67,8 +67,8 @@ class TestDecisions:
             ((2048,), "resnet50", ("features", "head")),  # the backbone has done its work before
             ((1, 16, 16), "auto", ("small-cnn", "all")),
             ((1, 64, 64), "auto", ("small-cnn", "all")),
-            ((1, 224, 224), "auto", ("resnet50", None)),
-            ((3, 224, 224), "auto", ("resnet50", None)),
+            ((1, 224, 224), "auto", ("resnet50.tv_in1k", None)),
+            ((3, 224, 224), "auto", ("resnet50.tv_in1k", None)),
             ((3, 224, 224), "resnet101", ("resnet101", None)),
         ],
     )
