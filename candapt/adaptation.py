@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
+from candapt.evaluation.selection import check_choice
 from candapt.methods import METHODS
 from candapt.model import Model, Predictions, embed_frozen, reach_of
 from candapt.network.build import Layers, build_layers
@@ -155,6 +156,9 @@ def check_settings(settings: Settings) -> None:
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:
             raise UserError(f"{name} is {value}, but must be at least {minimum}.")
+    if not 0 <= training.held_out < 1:
+        raise UserError(f"training.held_out is {training.held_out}, but must be at least 0 and less than 1.")
+    check_choice(settings.select)
     make_fabric(training)
 
 

@@ -14,6 +14,8 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_s
 from candapt import commands
 from candapt.console import console, show_log
 from candapt.errors import UserError
+from candapt.evaluation.scores import SCORES
+from candapt.evaluation.selection import LAST
 from candapt.methods import METHODS
 from candapt.presets import DEFAULT, PRESETS, for_family
 from candapt.runs import versions
@@ -21,6 +23,7 @@ from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSet
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 log = logging.getLogger(__name__)
+CHOICES = f"{LAST}, or the best by one of {', '.join(SCORES)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,6 +130,7 @@ def benchmark(arguments: list[str]) -> None:
         method: Settings(
             method=method,
             rounds=options.rounds,
+            select=options.select,
             network=made.network,
             training=made.training,
             adaptation=made.get(_key(method)) or METHODS[method].Settings(),
@@ -181,6 +185,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_argument("--preset", default=preset, help=f"Where defaults come from: {', '.join(PRESETS)}.")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="Seed of every random draw.")
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="Rounds at most.")
+    parser.add_argument("--select", type=str, default=Settings.select, help=f"Round to keep: {CHOICES}.")
     parser.add_argument(
         "--target-labels", type=Path | None, help="CSV (path,label) or .npz (y): for reports marked oracle only."
     )
@@ -230,6 +235,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
     parser.add_argument("--preset", default=preset, help=f"Where defaults come from: {', '.join(PRESETS)}.")
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="Rounds at most.")
+    parser.add_argument("--select", type=str, default=Settings.select, help=f"Round to keep: {CHOICES}.")
     parser.add_class_arguments(ImageChoice, "images")
     parser.add_class_arguments(NetworkSettings, "network")
     parser.add_class_arguments(TrainingSettings, "training")
@@ -292,6 +298,7 @@ def settings_from(parser: ArgumentParser, options: Namespace) -> Settings:
         method=options.method,
         seed=options.seed,
         rounds=options.rounds,
+        select=options.select,
         network=made.network,
         training=made.training,
         adaptation=made.get(_key(options.method)) or METHODS[options.method].Settings(),  # none if it has no settings

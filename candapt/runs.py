@@ -83,6 +83,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
         "method": settings.method,
         "seed": settings.seed,
         "rounds": settings.rounds,
+        "select": settings.select,
         "network": plain(settings.network),
         "training": plain(settings.training),
     }

@@ -65,6 +65,9 @@ class TrainingSettings:
     each round (auto: for networks that were not pretrained)."""
     settled: float = 0.001
     """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
+    held_out: float = 0.0
+    """Share of the source that is held out of training to score rounds on; without it the scores that look at source
+    accuracy are taken on samples that were trained on, and so are too good."""
     evaluation_batch: int = 256
     """Samples in one batch when nothing is learned."""
     workers: int = 0
@@ -82,6 +85,8 @@ class Settings:
     method: str = "can"
     seed: int = 0
     rounds: int = 20
+    select: str = "last"
+    """The round that is kept: the last, or the best one by a label-free score, a name in `SCORES`."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     adaptation: Any = None

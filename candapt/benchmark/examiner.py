@@ -1,7 +1,7 @@
 """Measures a training with labels that the training does not have."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -9,10 +9,11 @@ from torch import Tensor
 from candapt.data.domains import Domain, Side
 from candapt.evaluation import metrics
 from candapt.evaluation.predict import outputs_of
+from candapt.evaluation.selection import choose_round, describe_choice
 from candapt.training.loop import Record, Training
 
-RULE = "last round"
-"""How `chosen` is chosen, without labels."""
+DIGITS = 6
+"""Decimal places of stored scores."""
 
 
 class Examiner:
@@ -42,7 +43,10 @@ class Examiner:
         if self.measured is not None:
             batch_size = training.settings.training.evaluation_batch
             logits = outputs_of(training.method, self.measured, Side.TARGET, batch_size=batch_size).logits
-        self.rounds.append(self.measure(logits.argmax(1)[self.known]))
+        found = {name: value for name, value in record.items() if name.startswith("score_")}
+        told = {"round": record["round"], "warmup": record["warmup"]}
+        told |= {name: round(value, DIGITS) for name, value in found.items()}
+        self.rounds.append(told | self.measure(logits.argmax(1)[self.known]))
         self.advance((int(record["round"]) + 1) / training.settings.rounds)
 
     def measure(self, predicted: Tensor) -> dict[str, Any]:
@@ -58,14 +62,22 @@ class Examiner:
         return told
 
     def outcome(self) -> dict[str, Any]:
-        """The last round, the one chosen without labels, and the best one by labels, which is the oracle's."""
+        """The last round, the best one by labels, which is the oracle's, and all that is known of each."""
         score = "mean_class_accuracy" if self.classes else "accuracy"
         curve = [told[score] for told in self.rounds]
         best = max(range(len(curve)), key=curve.__getitem__)
-        last = {"round": len(curve) - 1, **self.rounds[-1]}
         return {
-            "last": last,
-            "chosen": {"rule": RULE, **last},
-            "oracle": {"round": best, **self.rounds[best]},
+            "last": _accuracies(self.rounds[-1]),
+            "oracle": _accuracies(self.rounds[best]),
             "oracle_curve": curve,
+            "each_round": self.rounds,
         }
+
+
+def choose(each_round: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any]:
+    """The accuracies of the round that is chosen without labels, and by which rule."""
+    return {"rule": describe_choice(select), **_accuracies(each_round[choose_round(each_round, select)])}
+
+
+def _accuracies(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if name != "warmup" and not name.startswith("score_")}

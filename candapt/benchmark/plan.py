@@ -130,9 +130,10 @@ def make_rows(suite: Suite, settings: Mapping[str, Settings]) -> tuple[Row, ...]
 
 
 def portable_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as plain values, without what differs from machine to machine and changes no result."""
+    """Settings as plain values, without what changes no stored figure or differs from machine to machine."""
     told = describe_settings(settings)
     told["training"].pop("workers")
+    told.pop("select")  # the choice among stored rounds is made when they are read
     if settings.network.weights is not None:
         told["network"]["weights"] = f"{settings.network.weights.name} ({hash_of(settings.network.weights)})"
     return told

@@ -17,7 +17,7 @@ import torch
 
 from candapt.adaptation import adapt, check_task, initial_layers
 from candapt.benchmark.embedding import embedded
-from candapt.benchmark.examiner import Examiner
+from candapt.benchmark.examiner import Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
 from candapt.benchmark.results import summarize, timing
@@ -66,7 +66,12 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
         claim(out)
         run_missing(plan, missing, out, jobs)
     stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
-    return write_results(plan, [content for content in stored if content is not None], out)
+    complete = [
+        content | {"chosen": choose(content["each_round"], cell.settings.select)}
+        for cell, content in zip(plan.cells, stored, strict=True)
+        if content is not None
+    ]
+    return write_results(plan, complete, out)
 
 
 def check_folder(out: Path, suite_name: str) -> None:
@@ -209,6 +214,7 @@ def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda s
         "rounds": len(adapted.history),
         "stopped": "settled" if adapted.settled else "last round",
         **examiner.outcome(),
+        "chosen": choose(examiner.rounds, settings.select),
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
@@ -52,6 +52,26 @@ class ArraySamples:
         return self.array[indices]
 
 
+class ChosenSamples:
+    """Some of other samples, in the order of the rows given."""
+
+    def __init__(self, samples: Samples, rows: Tensor) -> None:
+        self.samples, self.rows = samples, rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.samples.shape
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.rows)
+
+    def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
+        """The chosen samples at `indices`."""
+        return self.samples.read(self.rows[indices], seed=seed)
+
+
 @dataclass(frozen=True, eq=False)
 class Domain:
     """Samples without labels. An array is accepted in place of `Samples`."""
@@ -98,3 +118,15 @@ class Task:
     def domain(self, side: Side) -> Domain:
         """The domain of that side."""
         return self.source if side == Side.SOURCE else self.target
+
+
+@overload
+def part_of(domain: LabeledDomain, rows: Tensor) -> LabeledDomain: ...
+@overload
+def part_of(domain: Domain, rows: Tensor) -> Domain: ...
+def part_of(domain: Domain, rows: Tensor) -> Domain:
+    """The samples at these rows, with their names and, where there are any, labels."""
+    samples, names = ChosenSamples(domain.samples, rows), [domain.names[row] for row in rows.tolist()]
+    if isinstance(domain, LabeledDomain):
+        return LabeledDomain(samples, names, domain.labels[rows], domain.classes)
+    return Domain(samples, names)

@@ -101,6 +101,10 @@ class Method(nn.Module):
         self.network = network
         self.settings = settings
 
+    def warms_up(self, round: Round) -> bool:
+        """Whether this round only prepares what follows, by training on the source alone."""
+        return False
+
     def cluster(self, round: Round) -> Clusters | None:
         """Pseudo labels for this round, or None for methods that train without."""
         return None

@@ -28,6 +28,7 @@ def save_checkpoint(training: "Training", folder: Path) -> Path:
             tensors |= {
                 f"optimizer.{part}.{index}.{name}": value for name, value in buffers.items() if value is not None
             }
+    tensors |= {f"scored.{name}": value for name, value in state.scored.items()}
     if state.clusters is not None:
         tensors |= {f"clusters.{name}": getattr(state.clusters, name) for name in _CLUSTER_FIELDS}
         told["clustering_steps"] = state.clusters.steps
@@ -56,6 +57,7 @@ def restore_checkpoint(training: "Training", path: Path) -> None:
         )
     state = training.state
     state.round, state.iteration, state.history = told["round"], told["iteration"], told["history"]
+    state.scored = tensors_below("scored.", tensors)
     clusters = tensors_below("clusters.", tensors)
     state.clusters = Clusters(**clusters, steps=told["clustering_steps"]) if clusters else None
 

@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from candapt.clustering import Clusters
-from candapt.data.domains import Side, Task
+from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
@@ -22,6 +22,7 @@ from candapt.network.network import Network, Outputs
 from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
 from candapt.training.schedules import learning_rate_factor
+from candapt.training.scoring import Scorer, hold_out
 from candapt.training.stopping import cluster_facts, settled
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class State:
     iteration: int = 0
     clusters: Clusters | None = None
     history: list[Record] = field(default_factory=list)
+    scored: dict[str, Tensor] = field(default_factory=dict)
+    """What later scores compare with: labels of rounds before."""
 
 
 class Training:
@@ -46,7 +49,7 @@ class Training:
     def __init__(self, fabric: Fabric, method: Method, task: Task, settings: Settings) -> None:
         self.fabric = fabric
         self.method = method
-        self.task = task
+        self.task, held_out = hold_out(task, settings.training.held_out, settings.seed)
         self.settings = settings
         self.state = State()
         self.optimizers = build_optimizers(method, settings.training)
@@ -54,6 +57,8 @@ class Training:
         self.step_module: nn.Module = wrapped
         self.optimizers = dict(zip(self.optimizers, optimizers, strict=True))
         self._embedded: dict[Side, Outputs] = {}
+        self._statistics_are_fresh = False
+        self.scorer = Scorer(self, held_out)
 
     def run(self, on_step: Callable[[int, int], None], on_round: Callable[["Training", Record], None]) -> None:
         """Train until the last round, or until labels and centers have settled.
@@ -79,6 +84,8 @@ class Training:
         started = time.perf_counter()
         round = self.describe_round()
         previous, self.state.clusters = self.state.clusters, self.method.cluster(round)
+        if self.state.round == 0:
+            self.scorer.remember_start()
         draws = self.method.draws(round, self.state.clusters)
         totals: dict[str, list[float]] = defaultdict(list)
         for step, batch in enumerate(self.read(draws, round.seed)):
@@ -87,11 +94,14 @@ class Training:
             for name, value in self.one_batch(batch, progress).items():
                 totals[name].append(value)
             on_step(step + 1, len(draws))
+        facts = cluster_facts(self.state.clusters, previous)
         return {
             "round": self.state.round,
             "iteration": self.state.iteration,
             **{name: sum(values) / len(values) for name, values in totals.items()},
-            **cluster_facts(self.state.clusters, previous),
+            **facts,
+            "warmup": int(self.method.warms_up(round)),
+            **self.scorer.scores(facts.get("kept_share")),
             "seconds": time.perf_counter() - started,
         }
 
@@ -113,12 +123,24 @@ class Training:
     def embed(self, side: Side) -> Outputs:
         """Outputs over a whole domain by the network as it is now, computed once between two steps."""
         if side not in self._embedded:
-            batch_size = self.settings.training.evaluation_batch
-            if self.whole_domain_statistics and not self._embedded:
-                for each in Side:  # both, since a method may look at one domain with the statistics of the other
-                    refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
-            self._embedded[side] = outputs_of(self.method, self.task.domain(side), side, batch_size=batch_size)
+            self._embedded[side] = self.outputs(side, self.task.domain(side))
         return self._embedded[side]
+
+    def look(self, side: Side, rows: Tensor) -> Outputs:
+        """Outputs of some samples, shape (len(rows), …); from those of all samples where these are used anyway."""
+        domain = self.task.domain(side)
+        if self.state.clusters is not None or domain.size <= 2 * len(rows):
+            return Outputs(*(whole[rows] for whole in self.embed(side)))
+        return self.outputs(side, part_of(domain, rows))
+
+    def outputs(self, side: Side, domain: Domain) -> Outputs:
+        """Outputs of samples of that side by the network as it is now."""
+        batch_size = self.settings.training.evaluation_batch
+        if self.whole_domain_statistics and not self._statistics_are_fresh:
+            for each in Side:  # both, since a method may look at one domain with the statistics of the other
+                refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
+            self._statistics_are_fresh = True
+        return outputs_of(self.method, domain, side, batch_size=batch_size)
 
     @property
     def whole_domain_statistics(self) -> bool:
@@ -135,6 +157,7 @@ class Training:
     def one_batch(self, batch: Batch, progress: float) -> dict[str, float]:
         """All phases on one batch; returns the losses and the learning rate."""
         self._embedded.clear()
+        self._statistics_are_fresh = False
         factor = learning_rate_factor(
             self.settings.training.schedule,
             progress=progress,

@@ -50,6 +50,8 @@ def test_every_cell_is_stored_with_what_made_it(planned: Planner, tmp_path: Path
         assert stored["last"]["accuracy"] == stored["oracle_curve"][-1]
         assert stored["chosen"] == {"rule": "last round", **stored["last"]}
         assert stored["oracle"]["accuracy"] == max(stored["oracle_curve"])
+        assert [told["accuracy"] for told in stored["each_round"]] == stored["oracle_curve"]
+        assert all({"score_snd", "score_agreement"} <= told.keys() for told in stored["each_round"])
         assert stored["samples"] == {"source": 24, "target": 24, "measured": 24}
     assert [row["name"] for row in results["rows"]] == ["source-only", "can"]
     assert json.loads((tmp_path / "out/timing.json").read_text())["cells"][0]["seconds"] > 0
@@ -92,6 +94,22 @@ def test_other_settings_are_refused(planned: Planner, tmp_path: Path, monkeypatc
     assert not calls
     assert (tmp_path / "results.json").read_bytes() == before
     run(planned(seeds=(0,), training__workers=1), tmp_path)  # changes no result
+
+
+def test_stored_rounds_are_chosen_from_without_training_again(
+    planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(planned(seeds=(0,)), tmp_path)
+    path = planned(seeds=(0,)).cells[0].path(tmp_path)
+    stored = json.loads(path.read_text())
+    for told, value, accuracy in zip(stored["each_round"], (2.0, 1.0), (0.125, 0.25), strict=True):
+        told |= {"score_snd": value, "accuracy": accuracy}
+    path.write_text(json.dumps(stored))
+    calls = count_calls(monkeypatch)
+    results = run(planned(seeds=(0,), select="snd"), tmp_path)
+    assert not calls
+    assert results["rule"] == "best snd"
+    assert results["rows"][0]["chosen"]["A→W"]["values"] == [0.125]
 
 
 def test_other_data_is_refused(planned: Planner, features: Path, tmp_path: Path) -> None:
