@@ -9,12 +9,13 @@ from typing import Protocol
 import torch
 from lightning_fabric import Fabric
 
+from candapt.cache import ActivationCache, Progress
 from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.selection import check_choice
 from candapt.methods import METHODS
-from candapt.model import Model, Predictions, embed_frozen, reach_of
+from candapt.model import Model, Predictions, reach_of
 from candapt.network.build import Layers, build_layers
 from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
@@ -53,7 +54,8 @@ def adapt(
     images: ImageSettings | None = None,
     watcher: Watcher | None = None,
     layers: Layers | None = None,
-    on_embedded: Callable[[int, int], None] | None = None,
+    cache: ActivationCache | None = None,
+    on_embedded: Progress | None = None,
 ) -> Adapted:
     """Train a method on a task.
 
@@ -63,7 +65,8 @@ def adapt(
         images: how image files were turned into samples, to be kept with the model.
         watcher: is told of steps and rounds.
         layers: the network to start from; by default the `initial_layers`.
-        on_embedded: is told how many of all images are through the frozen layers, if there are any.
+        cache: where the results of frozen layers are kept; by default in the user's folder for caches.
+        on_embedded: is told how many views of images are through the frozen layers, if there are any.
     """
     check_task(task)
     check_settings(settings)
@@ -71,7 +74,7 @@ def adapt(
     fabric = make_fabric(settings.training)
     layers = layers or initial_layers(task, settings)
     log.info("Network: %s, fine-tuning %s.", layers.settings.backbone, layers.settings.finetune)
-    prepared = prepare(task, layers, fabric, settings.training.evaluation_batch, on_embedded)
+    prepared = prepare(task, layers, fabric, cache or ActivationCache(), on_embedded)
     kind = METHODS[settings.method]
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "method"))
@@ -104,27 +107,14 @@ def initial_layers(task: Task, settings: Settings) -> Layers:
 
 
 def prepare(
-    task: Task,
-    layers: Layers,
-    fabric: Fabric,
-    batch_size: int,
-    on_embedded: Callable[[int, int], None] | None = None,
+    task: Task, layers: Layers, fabric: Fabric, cache: ActivationCache, progress: Progress | None = None
 ) -> Task:
     """The task as the trained layers see it: through the frozen ones, once."""
     if layers.frozen is None:
         return task
-    frozen = layers.frozen.to(fabric.device)
-    done, total = 0, task.source.size + task.target.size
-    log.info("Computing the frozen backbone's features of %d images.", total)
-
-    def count(samples: int) -> None:
-        nonlocal done
-        done += samples
-        if on_embedded is not None:
-            on_embedded(done, total)
-
-    source, target = (embed_frozen(frozen, domain, batch_size, count) for domain in (task.source, task.target))
-    frozen.cpu()
+    layers.frozen.to(fabric.device)
+    source, target = cache.through(layers, task.source, task.target, progress=progress)
+    layers.frozen.cpu()
     return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
 
 
@@ -145,6 +135,7 @@ def check_settings(settings: Settings) -> None:
     least = {
         "rounds": (settings.rounds, 1),
         "network.bottleneck": (settings.network.bottleneck, 1),
+        "network.views": (settings.network.views, 0),
         "training.steps": (training.steps, 1),
         "training.batch_size": (training.batch_size, 2),
         "training.evaluation_batch": (training.evaluation_batch, 2),

@@ -72,7 +72,7 @@ def overview() -> str:
 
 def adapt(arguments: list[str]) -> None:
     """Train on a labelled source and an unlabelled target; write model and predictions to a run folder."""
-    config, parser, arguments = _adapt_parser(_paths_first(arguments))
+    config, parser, arguments = _adapt_parser(_paths_first(_spelled_out(arguments)))
     options = parser.parse_args(arguments)
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
@@ -81,6 +81,7 @@ def adapt(arguments: list[str]) -> None:
         images=parser.instantiate(options).images,
         target_labels=options.target_labels,
         strict=options.strict,
+        cache=options.cache,
     )
     commands.adapt(job, options.out)
 
@@ -123,7 +124,7 @@ def benchmark(arguments: list[str]) -> None:
     from candapt.benchmark.runner import run
     from candapt.benchmark.tables import to_terminal
 
-    parser, methods, arguments = _benchmark_parser(arguments)
+    parser, methods, arguments = _benchmark_parser(_spelled_out(arguments))
     options = parser.parse_args(arguments)
     made = parser.instantiate(options)
     settings = {
@@ -144,6 +145,7 @@ def benchmark(arguments: list[str]) -> None:
         seeds=_seeds(options.seeds),
         tasks=_listed(options.tasks),
         images=made.images,
+        cache=options.cache,
     )
     results = run(plan, options.out, jobs=options.jobs)
     commands.output.print(to_terminal(results))
@@ -190,6 +192,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
         "--target-labels", type=Path | None, help="CSV (path,label) or .npz (y): for reports marked oracle only."
     )
     parser.add_argument("--strict", type=bool, default=False, help="Refuse folders with files that do not decode.")
+    _add_cache(parser)
     parser.add_class_arguments(ImageChoice, "images")
     parser.add_class_arguments(NetworkSettings, "network")
     parser.add_class_arguments(TrainingSettings, "training")
@@ -232,6 +235,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     parser.add_argument("--tasks", type=str, default="", help="With commas between, such as A->W,D->A; default: all.")
     parser.add_argument("--out", type=Path, required=True, help="Folder for results and tables; may hold some already.")
     parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
+    _add_cache(parser)
     parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
     parser.add_argument("--preset", default=preset, help=f"Where defaults come from: {', '.join(PRESETS)}.")
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="Rounds at most.")
@@ -246,6 +250,21 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     foreign = {"source", "target", "target_labels", "strict", "method", "seed", "preset", *METHODS} - set(methods)
     kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
     return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+
+
+def _add_cache(parser: ArgumentParser) -> None:
+    """The folder of the activation cache, for all commands that use it."""
+    text = "Folder that keeps what frozen layers make of images; default: CANDAPT_CACHE, else the user's cache folder."
+    parser.add_argument("--cache", type=Path | None, default=None, help=text)
+
+
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """Short names of much used flags in full.
+
+    >>> _spelled_out(["--finetune", "last-stage", "--weights=a.safetensors"])
+    ['--network.finetune', 'last-stage', '--network.weights=a.safetensors']
+    """
+    return [re.sub(r"^--(backbone|weights|finetune)(?==|$)", r"--network.\1", argument) for argument in arguments]
 
 
 def _paths_first(arguments: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from candapt.adaptation import Adapted, check_settings, check_task, initial_layers
 from candapt.adaptation import adapt as adapt_task
+from candapt.cache import ActivationCache
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.images import ImageCheck, describe_images
@@ -43,6 +44,8 @@ class Job:
     images: ImageChoice = field(default_factory=ImageChoice)
     target_labels: Path | None = None
     strict: bool = False
+    cache: Path | None = None
+    """Folder of the activation cache; None for the user's. It changes no result."""
 
     def describe(self) -> dict[str, Any]:
         """The content of `config.yaml`."""
@@ -69,6 +72,8 @@ def adapt(job: Job, out: Path) -> Adapted:
     check_task(task)
     truth = read_target_labels(job.target_labels, target, source.classes) if job.target_labels else None
     layers = initial_layers(task, job.settings)  # before the folder is claimed: weights may be missing or not fit
+    cache = ActivationCache(job.cache)
+    cache.require_room(layers, task.source, task.target)
     run = RunFolder.create(out)
     with log_to(run.path / "log.txt"):
         run.write_config(job.describe())
@@ -78,7 +83,13 @@ def adapt(job: Job, out: Path) -> Adapted:
         with TrainingBar(job.settings.method, job.settings.rounds) as bar:
             recorder = _Recorder(run, bar, truth)
             adapted = adapt_task(
-                task, job.settings, images=images, watcher=recorder, layers=layers, on_embedded=bar.on_embedded
+                task,
+                job.settings,
+                images=images,
+                watcher=recorder,
+                layers=layers,
+                cache=cache,
+                on_embedded=bar.on_embedded,
             )
         adapted.model.save(run.path)
         adapted.predictions.write_csv(run.path / "predictions.csv", source.classes)

@@ -3,7 +3,7 @@
 import csv
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from candapt.clustering import Clusters, cosine_distances
-from candapt.data.domains import ArraySamples, Domain, Side
+from candapt.data.domains import Domain, Side
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.evaluation.predict import outputs_of, read_in_order
+from candapt.evaluation.predict import outputs_of
 from candapt.files import read_tensors, tensors_below, write_atomically
+from candapt.frozen import behind
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.build import Layers, build_layers
 from candapt.settings import NetworkSettings
 
-FROZEN_BATCH = 32
-"""Images at a time through frozen layers: more are no faster on a CPU, need more memory, and move a bar less often."""
 FORMAT = 1
 """Version of the files; a later one that reads differently counts up."""
 
@@ -99,7 +98,7 @@ class Model:
                 f"The model takes samples of shape {tuple(self.shape)}, but these have {tuple(domain.samples.shape)}: "
                 "give what it was trained on."
             )
-        return self.predict_prepared(embed_frozen(self.layers.frozen, domain, self.batch_size), side)
+        return self.predict_prepared(behind(self.layers.frozen, domain), side)
 
     def predict_prepared(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
         """Predictions for samples that are through the frozen layers already."""
@@ -191,25 +190,3 @@ def reach_of(clusters: Clusters) -> Tensor:
     """The largest distance at which a sample of each class is kept, shape (classes,); -1 where none is."""
     reach = torch.full((len(clusters.centers),), -1.0, dtype=clusters.distances.dtype)
     return reach.scatter_reduce(0, clusters.labels[clusters.kept], clusters.distances[clusters.kept], "amax")
-
-
-@torch.no_grad()
-def embed_frozen(
-    frozen: nn.Module | None, domain: Domain, batch_size: int, on_batch: Callable[[int], None] | None = None
-) -> Domain:
-    """The domain as it comes out of the frozen layers, in memory; the domain itself if there are none.
-
-    Args:
-        frozen: the layers.
-        domain: what goes through them.
-        batch_size: samples at a time, but never more than `FROZEN_BATCH`.
-        on_batch: told after each batch how many samples it had.
-    """
-    if frozen is None:
-        return domain
-    parts = []
-    for x in read_in_order(frozen, domain, min(batch_size, FROZEN_BATCH)):
-        parts.append(frozen(x).cpu())
-        if on_batch is not None:
-            on_batch(len(x))
-    return Domain(ArraySamples(torch.cat(parts)), domain.names)

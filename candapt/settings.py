@@ -27,13 +27,18 @@ class NetworkSettings:
     """A timm model, `small-cnn`, or `auto`: small-cnn for small grey images, else resnet50; feature files need none."""
     weights: Path | None = None
     """Pretrained weights of the backbone, .safetensors or .pth; without it timm's own are downloaded."""
-    finetune: Literal["auto", "all", "head"] = "auto"
-    """Train all layers above the stem (the paper), or a head over frozen features; auto: all on a GPU, else head."""
+    finetune: Literal["auto", "all", "last-stage", "head"] = "auto"
+    """Train all layers above the stem (the paper), the last stage over cached activations, or a head over cached
+    features; auto: all on a GPU, else head."""
+    views: int = 2
+    """Training views of each image that are cached where layers are frozen; 0 trains on the evaluation view."""
+    head: Literal["auto", "linear", "bottleneck"] = "auto"
+    """What is trained over the features: one linear layer (the paper), or a bottleneck layer with domain batch norm
+    before it; auto: linear where all layers are trained, else bottleneck."""
     bottleneck: int | None = None
-    """Width of the layer that is trained over feature vectors or a frozen backbone; null: as wide as they are, and
-    starting from them as they are."""
+    """Width of the bottleneck layer; null: as wide as the features, and starting from them as they are."""
     dropout: float = 0.5
-    """Share of the inputs of that layer that are hidden in training; it stands in for the random views of images."""
+    """Share of the inputs of the bottleneck layer that are hidden in training; it makes up for few views of images."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class TrainingSettings:
     """b in the decay (1 + a·p)^-b."""
     statistics: Literal["auto", "running", "domain"] = "auto"
     """What batch norm evaluates with: running averages of the batches, or statistics of the whole domain, taken anew
-    each round (auto: for networks that were not pretrained)."""
+    each round (auto: for networks with batch norms that were not pretrained)."""
     settled: float = 0.001
     """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
     held_out: float = 0.0

@@ -49,10 +49,6 @@ class Collection(Protocol):
     def views(self) -> Any:
         """What else decides how samples look, as plain values; a stored result holds for the same views only."""
 
-    @property
-    def backbone(self) -> str | None:
-        """The frozen network that made these features, where it is known."""
-
     def problem(self, source: str, target: str, seed: int) -> Problem:
         """The task from one domain to another; the seed matters where data is drawn at random."""
 
@@ -67,7 +63,6 @@ class FeatureCollection:
     path: Path
     images: None = None
     views: None = None
-    backbone: None = None
 
     def problem(self, source: str, target: str, seed: int) -> Problem:
         """All of both domains."""
@@ -84,7 +79,6 @@ class ImageCollection:
 
     root: Path
     images: ImageSettings
-    backbone: None = None
 
     @property
     def views(self) -> Any:
@@ -105,33 +99,6 @@ class ImageCollection:
 
 
 @dataclass(frozen=True)
-class EmbeddedCollection:
-    """The domains of an image collection as features, one `.npz` file each, with x, y and classes."""
-
-    folder: Path
-    of: ImageCollection
-    backbone: str
-    images: None = None
-
-    @property
-    def views(self) -> Any:
-        """Those of the images."""
-        return self.of.views
-
-    def path(self, name: str) -> Path:
-        """The file of a domain."""
-        return self.folder / f"{name}.npz"
-
-    def problem(self, source: str, target: str, seed: int) -> Problem:
-        """All of both domains."""
-        return _problem(_embedded_domain(self.path(source)), _embedded_domain(self.path(target)))
-
-    def fingerprint(self, name: str) -> str:
-        """That of the images."""
-        return self.of.fingerprint(name)
-
-
-@dataclass(frozen=True)
 class DigitCollection:
     """MNIST and USPS, from the files `mnist.npz` and `usps.npz` with x_train, y_train, x_test and y_test.
 
@@ -146,7 +113,6 @@ class DigitCollection:
     folder: Path
     augment: bool = True
     images: None = None
-    backbone: None = None
 
     SIDE = 16
     DRAWN = {"mnist": 2000, "usps": 1800}  # noqa: RUF012  (a constant, not a field)
@@ -190,7 +156,6 @@ class DemoCollection:
 
     augment: bool = True
     images: None = None
-    backbone: None = None
 
     @property
     def views(self) -> Any:
@@ -253,12 +218,6 @@ def _feature_domain(path: Path, name: str) -> LabeledDomain:
     where = f"{path} ({name})"
     x = checked_samples({"x": arrays[f"{name}_x"]}, where)
     return labeled_arrays(x, arrays[f"{name}_y"], arrays.get("classes"), where=where)
-
-
-@cache
-def _embedded_domain(path: Path) -> LabeledDomain:
-    arrays = read_arrays(path, "x", "y", "classes")
-    return labeled_arrays(arrays["x"], arrays["y"], arrays["classes"], where=str(path))
 
 
 @cache

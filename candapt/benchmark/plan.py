@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from candapt.adaptation import check_settings
 from candapt.benchmark.collections import Collection, hash_of
 from candapt.benchmark.suites import SUITES, Suite, TaskName, tasks_of
+from candapt.cache import ActivationCache
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.runs import describe_settings
@@ -58,6 +59,8 @@ class Plan:
     tasks: tuple[TaskName, ...]
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
+    cache: ActivationCache = field(default_factory=ActivationCache)
+    """Where the results of frozen layers are kept."""
 
     @property
     def suite(self) -> Suite:
@@ -89,6 +92,7 @@ def make_plan(
     seeds: Sequence[int] = (0,),
     tasks: Sequence[str] = (),
     images: ImageChoice | None = None,
+    cache: Path | None = None,
 ) -> Plan:
     """Lay out a benchmark.
 
@@ -99,6 +103,7 @@ def make_plan(
         seeds: one run of everything for each.
         tasks: names of the tasks to run; all by default.
         images: what was chosen about image files.
+        cache: folder of the activation cache; None for the user's.
     """
     if suite_name not in SUITES:
         raise UserError(f"There is no suite {suite_name!r}: choose one of {', '.join(SUITES)}.")
@@ -111,7 +116,8 @@ def make_plan(
     for of_method in settings.values():
         check_settings(of_method)
     collection = suite.open(place, next(iter(settings.values())), images or ImageChoice())
-    return Plan(suite_name, collection, tasks_of(suite, place, tasks), make_rows(suite, settings), tuple(seeds))
+    wanted, rows = tasks_of(suite, place, tasks), make_rows(suite, settings)
+    return Plan(suite_name, collection, wanted, rows, tuple(seeds), ActivationCache(cache))
 
 
 def make_rows(suite: Suite, settings: Mapping[str, Settings]) -> tuple[Row, ...]:

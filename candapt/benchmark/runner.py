@@ -8,29 +8,29 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from candapt.adaptation import adapt, check_task, initial_layers
-from candapt.benchmark.embedding import embedded
+from candapt.adaptation import adapt, check_task, initial_layers, make_fabric, prepare
 from candapt.benchmark.examiner import Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
 from candapt.benchmark.results import summarize, timing
 from candapt.benchmark.tables import TABLES
-from candapt.console import show_log
+from candapt.console import counting, show_log
 from candapt.errors import UserError
 from candapt.files import write_atomically
-from candapt.model import embed_frozen
+from candapt.network.backbones import SMALL_CNN
+from candapt.network.build import Layers, decide
 from candapt.runs import versions, write_json
+from candapt.settings import NetworkSettings
 
 log = logging.getLogger(__name__)
 
-FILES = {"cells", "features", "results.json", "timing.json", *(f"results.{ending}" for ending in TABLES)}
+FILES = {"cells", "results.json", "timing.json", *(f"results.{ending}" for ending in TABLES)}
 """What a benchmark's folder may hold."""
 
 Stored = dict[str, Any]
@@ -114,7 +114,8 @@ def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> No
     """Run cells one by one or in parallel; one that fails does not stop the others."""
     with _quiet():
         check_data(plan, missing)
-        plan = replace(plan, collection=embedded(plan, missing, out))
+    fill_cache(plan, missing)
+    with _quiet():
         failed: list[tuple[Cell, UserError]] = []
         with SuiteBar(len(plan.cells), len(plan.cells) - len(missing)) as bar:
             running = _in_turn(plan, missing, out, bar) if jobs == 1 else _in_parallel(plan, missing, out, jobs)
@@ -134,6 +135,21 @@ def check_data(plan: Plan, missing: Sequence[Cell]) -> None:
     """Read each task once before anything is trained, so that what is wrong with the data is said at the start."""
     for cell in {cell.task: cell for cell in missing}.values():
         check_task(plan.collection.problem(cell.task.source, cell.task.target, cell.seed).task)
+
+
+def fill_cache(plan: Plan, missing: Sequence[Cell]) -> None:
+    """Compute what frozen layers make of the images before any cell is timed, or waits for another that does it."""
+    built: dict[NetworkSettings, Layers] = {}
+    for cell in {(cell.row.settings.network, cell.task): cell for cell in missing}.values():
+        task = plan.collection.problem(cell.task.source, cell.task.target, cell.seed).task
+        network = decide(cell.settings.network, tuple(task.source.samples.shape))
+        starts_at_random = network.backbone == SMALL_CNN and network.weights is None  # and so differs with the seed
+        if len(task.source.samples.shape) == 1 or network.finetune == "all" or starts_at_random:
+            continue
+        if network not in built:
+            built[network] = initial_layers(task, cell.settings)
+        with counting(f"features of {cell.task.name}") as count:
+            prepare(task, built[network], make_fabric(cell.settings.training), plan.cache, count)
 
 
 def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Outcomes:
@@ -197,17 +213,15 @@ def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda s
     layers = initial_layers(task, settings)
     measured = problem.measured
     if measured is not None:
-        measured = embed_frozen(layers.frozen, measured, settings.training.evaluation_batch)
+        (measured,) = plan.cache.through(layers, measured)
     classes = task.source.classes if plan.suite.by_class else ()
     examiner = Examiner(problem.truth, measured, classes, advance)
-    adapted = adapt(task, settings, images=plan.collection.images, watcher=examiner, layers=layers)
+    images = plan.collection.images
+    adapted = adapt(task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache)
     return {
         **plan.identity(cell),
         "samples": {"source": task.source.size, "target": task.target.size, "measured": examiner.samples},
-        "network": {
-            "backbone": plan.collection.backbone or layers.settings.backbone,
-            "finetune": layers.settings.finetune,
-        },
+        "network": {"backbone": layers.settings.backbone, "finetune": layers.settings.finetune},
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "seconds": round(adapted.seconds, 2),
@@ -232,13 +246,14 @@ def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what single trainings say out of the log, warnings excepted."""
-    logger = logging.getLogger("candapt.adaptation")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("candapt.adaptation", "candapt.cache"))}
+    for logger in levels:
+        logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Domains: samples with a name each, and labels only in a `LabeledDomain`."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -46,6 +47,16 @@ class ArraySamples:
     def __len__(self) -> int:
         """Number of samples."""
         return len(self.array)
+
+    @property
+    def augmentation(self) -> str:
+        """There are no training views of their own."""
+        return "none"
+
+    def fingerprint(self) -> str:
+        """Hash of the values."""
+        values = self.array.contiguous().numpy()
+        return hashlib.blake2b(repr(values.shape).encode() + values.tobytes(), digest_size=16).hexdigest()
 
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
         """The rows at `indices`."""

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,17 +93,21 @@ class ImageCheck:
 class ImageSamples:
     """Image files that are decoded and transformed whenever they are read."""
 
-    def __init__(self, paths: Sequence[Path], views: Views, *, workers: int = 1) -> None:
+    def __init__(
+        self, paths: Sequence[Path], views: Views, *, workers: int = 1, hashes: Sequence[str] | None = None
+    ) -> None:
         """Keep the files.
 
         Args:
             paths: image files.
             views: makes the training and the evaluation view.
             workers: threads that decode; they change the speed only, never a value.
+            hashes: hash of the bytes of each file, where it is known already.
         """
         self.paths = tuple(paths)
         self.views = views
         self.workers = workers
+        self.hashes = hashes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,6 +117,17 @@ class ImageSamples:
     def __len__(self) -> int:
         """Number of images."""
         return len(self.paths)
+
+    @property
+    def augmentation(self) -> str:
+        """Kind of the training views."""
+        return self.views.settings.augmentation
+
+    def fingerprint(self) -> str:
+        """Hash of the files' content, in order, and of how the evaluation view is made of it."""
+        hashes = self.hashes or [_hash(path.read_bytes()) for path in self.paths]
+        settings = replace(self.views.settings, augmentation="none")
+        return _hash("\n".join([repr(settings), *hashes]).encode())
 
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
         """Views of the images at `indices`, shape (len(indices), c, h, w).
@@ -164,7 +179,7 @@ def image_domain(
     if not paths:
         raise UserError(f"No image was found below {str(folder)!r}; files ending in {_endings()} are looked for.")
     check = _usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
-    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers)
+    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
     return Domain(samples, _names(check.paths, folder)), check
 
 
@@ -204,7 +219,7 @@ def labeled_image_domain(
     classes = _filled_classes(folder, sorted(files), set(names_of_classes), skip_empty=skip_empty)
     position = {name: index for index, name in enumerate(classes)}
     labels = torch.tensor([position[name] for name in names_of_classes], dtype=torch.int64)
-    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers)
+    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
     return LabeledDomain(samples, _names(check.paths, folder), labels, classes), check
 
 
@@ -295,7 +310,11 @@ def _check_one(path: Path) -> tuple[tuple[int, int], str] | str:
         return error.reason
     except OSError as error:
         return _reason(error)
-    return size, hashlib.blake2b(data, digest_size=16).hexdigest()
+    return size, _hash(data)
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:

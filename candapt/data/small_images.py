@@ -30,6 +30,11 @@ class SmallImageSamples(ArraySamples):
         # What is uncovered at the border looks like the background, which is the darkest value of drawn characters.
         self.background = float(self.array.amin()) if len(self.array) else 0.0
 
+    @property
+    def augmentation(self) -> str:
+        """Kind of the training views."""
+        return "affine"
+
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
         """The images at `indices`, or with a seed random views of them."""
         images = super().read(indices)

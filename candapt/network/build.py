@@ -1,5 +1,6 @@
 """From settings and the shape of a sample to a network, and to the frozen layers in front of it if there are any."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from candapt.errors import UserError
-from candapt.network.backbones import SMALL_CNN, Backbone, build_backbone, split
+from candapt.network.backbones import SMALL_CNN, Depth, build_backbone, split
 from candapt.network.network import FeatureBackbone, Network
 from candapt.settings import NetworkSettings
 
@@ -29,14 +30,16 @@ class Layers:
 
 def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings:
     """Replace `auto` by what fits samples of this shape on this machine."""
+    backbone, finetune, head = settings.backbone, settings.finetune, settings.head
     if len(shape) == 1:
-        return replace(settings, backbone="features", finetune="head")
-    backbone, finetune = settings.backbone, settings.finetune
+        backbone, finetune = "features", "head"
     if backbone == "auto":
         backbone = SMALL_CNN if shape[0] == 1 and max(shape) <= 64 else PAPER_BACKBONE
     if finetune == "auto":
         finetune = "all" if backbone == SMALL_CNN or torch.cuda.is_available() else "head"
-    return replace(settings, backbone=backbone, finetune=finetune)
+    if head == "auto":
+        head = "linear" if finetune == "all" else "bottleneck"
+    return replace(settings, backbone=backbone, finetune=finetune, head=head)
 
 
 def build_layers(
@@ -52,7 +55,7 @@ def build_layers(
     """
     settings = decide(settings, shape)
     if len(shape) == 1:
-        return Layers(None, over_features(shape[0], num_classes, settings), settings, {})
+        return Layers(None, build_network(nn.Identity(), shape[0], num_classes, settings), settings, {})
     again = layout is not None
     backbone = build_backbone(
         settings.backbone,
@@ -66,25 +69,40 @@ def build_layers(
             f"{shape[0]}: choose another --network.backbone."
         )
     layout = {"bottleneck_stride": backbone.bottleneck_stride}
-    if settings.finetune == "head":
-        frozen = backbone.eval().requires_grad_(False)
-        return Layers(frozen, over_features(backbone.num_features, num_classes, settings), settings, layout)
     pretrained = settings.backbone != SMALL_CNN or settings.weights is not None
-    return Layers(None, over_images(backbone, num_classes, pretrained=pretrained), settings, layout)
+    depth: Depth = settings.finetune if settings.finetune != "auto" else "all"
+    frozen, trained = split(backbone, depth)
+    if pretrained and depth == "all":
+        freeze_stem(backbone.model)
+    network = build_network(trained, backbone.num_features, num_classes, settings, pretrained=pretrained)
+    return Layers(None if depth == "all" else frozen.eval().requires_grad_(False), network, settings, layout)
 
 
-def over_features(num_inputs: int, num_classes: int, settings: NetworkSettings) -> Network:
-    """A network over feature vectors: batch norm, bottleneck, classifier."""
-    backbone = FeatureBackbone(num_inputs, settings.bottleneck, settings.dropout)
-    random = backbone.num_features != num_inputs
-    return Network(backbone, backbone.num_features, num_classes, starts_at_random=random)
+def build_network(
+    trained: nn.Module, num_features: int, num_classes: int, settings: NetworkSettings, *, pretrained: bool = True
+) -> Network:
+    """What is trained: layers of a backbone, a bottleneck layer if there shall be one, and the classifier.
+
+    Args:
+        trained: the layers; nothing but an identity where the samples are features.
+        num_features: width of the features that come out of them.
+        num_classes: number of classes.
+        settings: how to build the head, with every `auto` decided.
+        pretrained: whether the layers were pretrained, or the features made by layers that were.
+    """
+    if settings.head == "linear":
+        return Network(trained, num_features, num_classes, pretrained=pretrained)
+    bottleneck = FeatureBackbone(num_features, settings.bottleneck, settings.dropout)
+    random = not pretrained or bottleneck.num_features != num_features
+    only = isinstance(trained, nn.Identity)
+    backbone = bottleneck if only else nn.Sequential(OrderedDict(layers=trained, bottleneck=bottleneck))
+    return Network(
+        backbone, bottleneck.num_features, num_classes, pretrained=pretrained and not only, starts_at_random=random
+    )
 
 
-def over_images(backbone: Backbone, num_classes: int, *, pretrained: bool) -> Network:
-    """A network that trains a backbone, all but the stem of a ResNet: the authors stop the gradient after `layer1`."""
-    _, body = split(backbone, "all")
-    if pretrained:
-        for name in ("conv1", "bn1", "layer1"):
-            if hasattr(backbone.model, name):
-                getattr(backbone.model, name).requires_grad_(False)
-    return Network(body, backbone.num_features, num_classes, pretrained=pretrained)
+def freeze_stem(model: nn.Module) -> None:
+    """Keep the stem of a ResNet as it is: the authors stop the gradient after `layer1`."""
+    for name in ("conv1", "bn1", "layer1"):
+        if hasattr(model, name):
+            getattr(model, name).requires_grad_(False)

@@ -33,7 +33,7 @@ class Network(nn.Module):
         num_classes: int,
         *,
         pretrained: bool = False,
-        starts_at_random: bool = True,
+        starts_at_random: bool | None = None,
     ) -> None:
         """Convert the backbone's batch norms and add the head.
 
@@ -41,8 +41,9 @@ class Network(nn.Module):
             backbone: maps a batch to features, shape (n, num_features).
             num_features: width of the features.
             num_classes: number of classes.
-            pretrained: whether the backbone learns at the lower rate of pretrained layers.
-            starts_at_random: whether its features mean nothing before it is trained.
+            pretrained: whether the backbone, but for a bottleneck layer in it, learns at the lower rate of pretrained
+                layers.
+            starts_at_random: whether its features mean nothing before it is trained; by default unless pretrained.
         """
         super().__init__()
         self.backbone = convert_batchnorm(backbone)
@@ -50,7 +51,18 @@ class Network(nn.Module):
         self.num_features = num_features
         self.num_classes = num_classes
         self.pretrained = pretrained
-        self.starts_at_random = starts_at_random and not pretrained
+        self.starts_at_random = not pretrained if starts_at_random is None else starts_at_random
+
+    @property
+    def new_layers(self) -> list[nn.Module]:
+        """Parts of the backbone that were not pretrained."""
+        if not self.pretrained:
+            return [self.backbone]
+        return [part for part in self.backbone.children() if isinstance(part, FeatureBackbone)]
+
+    def pretrained_parameters(self) -> set[nn.Parameter]:
+        """What learns at the lower rate."""
+        return set(self.backbone.parameters()) - {p for layer in self.new_layers for p in layer.parameters()}
 
     def forward(self, x: Tensor, side: Side) -> Outputs:
         """Features and logits of a batch that comes from one side; the two are never mixed in one batch."""

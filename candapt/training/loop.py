@@ -145,7 +145,7 @@ class Training:
     @property
     def whole_domain_statistics(self) -> bool:
         """Whether batch norm evaluates with statistics of the whole domain; at first a new one has no others."""
-        statistics, new = self.settings.training.statistics, not self.method.network.pretrained
+        statistics, new = self.settings.training.statistics, bool(self.method.network.new_layers)
         return statistics == "domain" or (new and (statistics == "auto" or self.state.iteration == 0))
 
     def read(self, draws: Sequence[Draw], seed: int) -> Iterator[Batch]:
@@ -201,8 +201,8 @@ class Training:
 
 def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Optimizer]:
     """One optimizer for each part that some phase updates; new layers learn faster than pretrained ones."""
-    networks = [module for module in method.modules() if isinstance(module, Network) and module.pretrained]
-    pretrained = {parameter for network in networks for parameter in network.backbone.parameters()}
+    networks = [module for module in method.modules() if isinstance(module, Network)]
+    pretrained = {parameter for network in networks for parameter in network.pretrained_parameters()}
     optimizers: dict[str, Optimizer] = {}
     for name in dict.fromkeys(part for phase in method.phases for part in phase.updates):
         trained = [p for p in method.get_submodule(name).parameters() if p.requires_grad]

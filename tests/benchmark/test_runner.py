@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from candapt import adaptation
-from candapt.benchmark import embedding, runner
+from candapt.benchmark import runner
 from candapt.benchmark.plan import make_plan
 from candapt.benchmark.runner import run, run_cell
+from candapt.cache import View
 from candapt.data.domains import LabeledDomain
 from candapt.errors import UserError
 from candapt.network.backbones import build_backbone
@@ -183,7 +184,6 @@ def test_folders_with_a_small_network(tmp_path: Path) -> None:
     settings = {"can": quick_settings("can", rounds=1, training__steps=2, network__backbone="small-cnn")}
     results = run(make_plan("folders", data, settings, images=ImageChoice(size=16)), tmp_path / "out")
     assert results["columns"] == ["art→photo_1", "photo_1→art", "Average"]
-    assert not (tmp_path / "out/features").exists()  # the network is trained, and starts anew with each seed
 
 
 def test_visda_has_a_column_for_each_class(tmp_path: Path) -> None:
@@ -197,24 +197,28 @@ def test_visda_has_a_column_for_each_class(tmp_path: Path) -> None:
     assert results["rows"][0]["paper"]["aeroplane"]["mean"] == 97.0
 
 
-def test_a_frozen_backbone_looks_at_each_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("finetune", ["head", "last-stage"])
+def test_a_frozen_backbone_looks_at_each_image_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finetune: str
+) -> None:
     data = write_images(tmp_path / "data", ("art", "photo"), ("cat", "dog"), count=3)
     weights = tmp_path / "weights.pth"
     torch.save(build_backbone("resnet10t", pretrained=False).model.state_dict(), weights)
-    network = {"network__backbone": "resnet10t", "network__weights": weights, "network__finetune": "head"}
+    network = {"network__backbone": "resnet10t", "network__weights": weights, "network__finetune": finetune}
+    made: list[Any] = []
+    make = View.make
+    monkeypatch.setattr(View, "make", lambda view, *rest: (made.append(view.path), make(view, *rest)))
 
     def plan(seeds: tuple[int, ...]) -> Any:
         settings = {"can": quick_settings("can", rounds=1, training__steps=2, **network)}
-        return make_plan("folders", data, settings, seeds=seeds, images=ImageChoice(size=32))
+        images = ImageChoice(size=32)
+        return make_plan("folders", data, settings, seeds=seeds, images=images, cache=tmp_path / "cache")
 
     results = run(plan((0,)), tmp_path / "out")
-    assert results["networks"] == [{"backbone": "resnet10t", "finetune": "head"}]
-    assert sorted(path.name for path in (tmp_path / "out/features").iterdir()) == ["art.npz", "photo.npz"]
-
-    embeddings: list[Any] = []
-    monkeypatch.setattr(embedding, "embed", lambda *arguments: embeddings.append(arguments))
+    assert results["networks"] == [{"backbone": "resnet10t", "finetune": finetune}]
+    assert len(made) == len(set(made)) == 6  # two domains, three views
     run(plan((0, 1)), tmp_path / "out")
-    assert not embeddings
+    assert len(made) == 6
 
 
 def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The network, how it is decided and built, and which layers learn how fast."""
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.network.backbones import build_backbone
 from candapt.network.batchnorm import DomainBatchNorm, select_side
-from candapt.network.build import build_layers, decide, over_images
+from candapt.network.build import build_layers, build_network, decide, freeze_stem
 from candapt.network.network import FeatureBackbone, Network, linear_head
 from candapt.settings import NetworkSettings, TrainingSettings
 from candapt.training.loop import build_optimizers
@@ -129,13 +131,24 @@ class TestLearningRates:
         assert all(group["weight_decay"] == 5e-4 for group in optimizer.param_groups)
         return {name: by_parameter[p] for name, p in network.named_parameters() if p in by_parameter}
 
+    @staticmethod
+    def over_resnet(head: Literal["linear", "bottleneck"] = "linear") -> Network:
+        backbone = build_backbone("resnet18", pretrained=False)
+        freeze_stem(backbone.model)
+        return build_network(backbone, backbone.num_features, 3, NetworkSettings(head=head), pretrained=True)
+
+    def test_a_bottleneck_over_pretrained_layers_is_new(self) -> None:
+        rates = self.rates(self.over_resnet("bottleneck"))
+        assert {rate for name, rate in rates.items() if name.startswith("backbone.layers.")} == {0.002}
+        assert {rate for name, rate in rates.items() if name.startswith(("backbone.bottleneck.", "head."))} == {0.02}
+
     def test_a_network_that_was_not_pretrained_is_new_throughout(self, network: Network) -> None:
         rates = self.rates(network)
         assert set(rates) == {name for name, _ in network.named_parameters()}
         assert set(rates.values()) == {0.02}
 
     def test_a_pretrained_backbone_learns_slower_than_the_head(self) -> None:
-        network = over_images(build_backbone("resnet18", pretrained=False), 3, pretrained=True)
+        network = self.over_resnet()
         rates = self.rates(network)
         assert {name: rate for name, rate in rates.items() if name.startswith("head.")} == {
             "head.weight": 0.02,
@@ -144,7 +157,7 @@ class TestLearningRates:
         assert {rate for name, rate in rates.items() if name.startswith("backbone.")} == {0.002}
 
     def test_the_stem_of_a_pretrained_resnet_is_not_trained(self) -> None:
-        network = over_images(build_backbone("resnet18", pretrained=False), 3, pretrained=True)
+        network = self.over_resnet()
         stages = {name.split(".")[2] for name in self.rates(network) if name.startswith("backbone.")}
         assert stages == {"layer2", "layer3", "layer4"}
 

@@ -1,0 +1,44 @@
+"""Tiny image folders and backbones for tests that need real files."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from candapt.data.domains import Task
+from candapt.data.images import image_domain, labeled_image_domain
+from candapt.data.transforms import ImageSettings
+from candapt.network.backbones import build_backbone
+
+BACKBONES = ("test_resnet", "test_convnext", "test_vit")
+"""Small models of the three families: with batch norm, and two without."""
+SIZE = ImageSettings(size=32, resize=36)
+
+
+def write_photos(folder: Path, *, per_class: int = 4, seed: int = 0, side: int = 40) -> Path:
+    """Color noise in folders `cat` and `dog`, which differ in brightness."""
+    random = np.random.default_rng(seed)
+    for index, name in enumerate(("cat", "dog")):
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            pixels = random.integers(0, 128, size=(side, side, 3)) + 127 * index
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def write_weights(path: Path, backbone: str) -> Path:
+    """Random weights of a timm model, the same every time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_backbone(backbone, pretrained=False).model
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, path)
+    return path
+
+
+def photo_task(folder: Path, images: ImageSettings = SIZE) -> Task:
+    """Photographs in `folder/source` and others in `folder/target`."""
+    source, _ = labeled_image_domain(write_photos(folder / "source"), images)
+    target, _ = image_domain(write_photos(folder / "target", seed=1), images)
+    return Task(source, target)

@@ -1,0 +1,289 @@
+"""The activation cache: what is stored, when it is found again, and what happens when making it is cut short."""
+
+import logging
+import os
+import pickle
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+
+from candapt.adaptation import adapt
+from candapt.cache import ActivationCache, Entry, View, default_folder
+from candapt.data.cached import CachedSamples
+from candapt.data.domains import ArraySamples, Domain, Task
+from candapt.data.images import image_domain
+from candapt.data.small_images import SmallImageSamples
+from candapt.data.transforms import ImageSettings
+from candapt.errors import UserError
+from candapt.frozen import CHUNK, FrozenSamples, behind
+from candapt.model import load
+from candapt.network.build import Layers, build_layers
+from candapt.settings import NetworkSettings
+from tests.images import BACKBONES, SIZE, photo_task, write_photos, write_weights
+from tests.toy import quick_settings
+
+SMALL = NetworkSettings(backbone="small-cnn", finetune="head", head="linear")
+
+
+def layers_of(settings: NetworkSettings = SMALL, shape: tuple[int, ...] = (1, 16, 16), seed: int = 0) -> Layers:
+    torch.manual_seed(seed)
+    return build_layers(settings, shape, 2)
+
+
+def drawings(count: int = 2 * CHUNK + 5) -> Domain:
+    x = np.random.default_rng(0).uniform(size=(count, 1, 16, 16)).astype(np.float32)
+    return Domain(SmallImageSamples(x))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ActivationCache:
+    return ActivationCache(tmp_path / "cache")
+
+
+def everything(domain: Domain, seed: int | None = None) -> torch.Tensor:
+    return domain.samples.read(torch.arange(domain.size), seed=seed)
+
+
+class TestWhatIsStored:
+    def test_the_evaluation_view_is_what_the_layers_give_rounded(self, cache: ActivationCache) -> None:
+        layers, domain = layers_of(), drawings()
+        (stored,) = cache.through(layers, domain)
+        assert layers.frozen is not None
+        with torch.no_grad():
+            expected = layers.frozen(everything(domain))
+        made = everything(stored)
+        assert made.dtype == torch.float32
+        assert stored.names == domain.names
+        torch.testing.assert_close(made, expected, rtol=1e-3, atol=1e-4)
+        assert torch.equal(made, made.half().float())
+        assert torch.equal(made, everything(behind(layers.frozen, domain)))  # what a prediction computes, to the bit
+
+    def test_training_views(self, cache: ActivationCache) -> None:
+        (stored,) = cache.through(layers_of(), drawings())
+        views = [everything(Domain(CachedSamples(path))) for path in stored.samples.training]  # type: ignore[attr-defined]
+        assert len(views) == 2
+        assert not torch.equal(views[0], views[1])
+        made = everything(stored, seed=3)
+        from_first = (made == views[0]).flatten(1).all(1)
+        from_second = (made == views[1]).flatten(1).all(1)
+        assert (from_first ^ from_second).all()
+        assert 10 < from_first.sum() < len(made) - 10
+        assert torch.equal(made, everything(stored, seed=3))
+        assert not torch.equal(made, everything(stored, seed=4))
+
+    def test_chunks_are_augmented_differently(self, cache: ActivationCache) -> None:
+        same = Domain(
+            SmallImageSamples(np.tile(drawings(1).samples.read(torch.arange(1)).numpy(), (CHUNK + 1, 1, 1, 1)))
+        )
+        (stored,) = cache.through(layers_of(), same)
+        view = CachedSamples(stored.samples.training[0]).read(torch.tensor([0, CHUNK]))  # type: ignore[attr-defined]
+        assert not torch.equal(view[0], view[1])
+
+    def test_without_training_views(self, cache: ActivationCache) -> None:
+        settings = NetworkSettings(backbone="small-cnn", finetune="head", views=0)
+        (stored,) = cache.through(layers_of(settings), drawings())
+        assert torch.equal(everything(stored, seed=1), everything(stored))
+        (plain,) = cache.through(layers_of(), Domain(ArraySamples(everything(drawings()).numpy())))
+        assert torch.equal(everything(plain, seed=1), everything(stored))  # samples that have no training views
+        assert [entry.views for entry in cache.entries()] == [["evaluation"]]
+
+    def test_samples_are_read_in_any_order_and_by_other_processes(self, cache: ActivationCache) -> None:
+        (stored,) = cache.through(layers_of(), drawings())
+        indices = torch.tensor([66, 0, 31, 32, 0])
+        expected = everything(stored)[indices]
+        assert torch.equal(stored.samples.read(indices), expected)
+        assert torch.equal(pickle.loads(pickle.dumps(stored.samples)).read(indices), expected)
+        assert len(pickle.dumps(stored.samples)) < 2000
+        assert stored.samples.read(torch.arange(0)).shape == (0, 256)
+
+    def test_values_beyond_half_precision_stay_finite(self) -> None:
+        samples = FrozenSamples(torch.nn.Conv2d(1, 1, 1), ArraySamples(np.array([1e9, -1e9]).reshape(2, 1, 1, 1)))
+        assert samples.chunk(0).isfinite().all()
+
+
+class TestWhenItIsFoundAgain:
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        names: list[str] = []
+        make = View.make
+        monkeypatch.setattr(View, "make", lambda view, *rest: (names.append(view.name), make(view, *rest)))
+        return names
+
+    def test_the_same_is_computed_once(self, cache: ActivationCache, made: list[str]) -> None:
+        cache.through(layers_of(), drawings(), drawings())
+        assert made == ["evaluation", "affine-1", "affine-2"]
+        cache.through(layers_of(), drawings())
+        assert len(made) == 3
+
+    def test_more_views_are_added_and_fewer_found(self, cache: ActivationCache, made: list[str]) -> None:
+        for views, expected in ((1, 2), (3, 4), (2, 4), (0, 4)):
+            cache.through(layers_of(NetworkSettings(backbone="small-cnn", finetune="head", views=views)), drawings())
+            assert len(made) == expected
+        assert len(cache.entries()) == 1
+
+    def test_what_it_depends_on(self, cache: ActivationCache, tmp_path: Path) -> None:
+        folder = write_photos(tmp_path / "photos")
+
+        def entry(layers: Layers, **changes: Any) -> Entry:
+            images = ImageSettings(**{"size": 16, "resize": 18, "mean": (0.5,), "std": (0.5,), "grey": True, **changes})
+            return cache.views(layers, image_domain(folder, images)[0])[0].entry
+
+        first = entry(layers_of())
+        assert entry(layers_of()) == first
+        assert (
+            entry(layers_of(), augmentation="strong") == first
+        )  # other training views beside the same evaluation view
+        different = [
+            entry(layers_of(seed=1)),
+            entry(layers_of(NetworkSettings(backbone="small-cnn", finetune="last-stage"))),
+            entry(layers_of(), resize=20),
+            entry(layers_of(), mean=(0.4,)),
+        ]
+        shutil.move(folder, tmp_path / "moved")
+        folder = tmp_path / "moved"
+        assert entry(layers_of()) == first  # the same bytes in another place
+        with (folder / "cat" / "0.png").open("ab") as file:
+            file.write(b"!")
+        different.append(entry(layers_of()))
+        (folder / "cat" / "1.png").unlink()
+        different.append(entry(layers_of()))
+        assert len({first, *different}) == 7
+
+    def test_the_place_of_the_strides_matters(self, cache: ActivationCache) -> None:
+        first, second = (
+            Layers(layers_of().frozen, layers_of().network, SMALL, {"bottleneck_stride": stride})
+            for stride in ("1x1", "3x3")
+        )
+        assert cache.views(first, drawings())[0].entry != cache.views(second, drawings())[0].entry
+
+    def test_kinds_of_training_views_lie_side_by_side(self, cache: ActivationCache, tmp_path: Path) -> None:
+        folder = write_photos(tmp_path / "photos")
+        for kind in ("paper", "strong", "none"):
+            images = ImageSettings(size=16, resize=18, mean=(0.5,), std=(0.5,), grey=True, augmentation=kind)  # type: ignore[arg-type]
+            cache.through(layers_of(), image_domain(folder, images)[0])
+        (entry,) = cache.entries()
+        assert entry.views == ["evaluation", "paper-1", "paper-2", "strong-1", "strong-2"]
+        assert not entry.begun
+
+
+class TestInterruption:
+    def test_goes_on_where_it_was_stopped(self, cache: ActivationCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        layers, domain = layers_of(), drawings(4 * CHUNK)
+        (expected,) = ActivationCache(cache.folder.with_name("whole")).through(layers, domain)
+        computed: list[int] = []
+        chunk = FrozenSamples.chunk
+
+        def stops(samples: FrozenSamples, number: int) -> torch.Tensor:
+            computed.append(number)
+            if len(computed) == 7:
+                raise KeyboardInterrupt
+            return chunk(samples, number)
+
+        monkeypatch.setattr(FrozenSamples, "chunk", stops)
+        with pytest.raises(KeyboardInterrupt):
+            cache.through(layers, domain)
+        (entry,) = cache.entries()
+        assert (entry.views, entry.begun) == (["evaluation"], ["affine-1"])
+        begun = entry.folder / "affine-1.begun"
+        with begun.open("ab") as file:
+            file.write(b"half a row")
+        seen: list[tuple[int, int]] = []
+        (stored,) = cache.through(layers, domain, progress=lambda done, total: seen.append((done, total)))
+        assert computed == [0, 1, 2, 3, 0, 1, 2, 2, 3, 0, 1, 2, 3]
+        assert seen[-1] == (6 * CHUNK, 6 * CHUNK)
+        assert torch.equal(everything(stored), everything(expected))
+        assert torch.equal(everything(stored, seed=1), everything(expected, seed=1))
+        assert sorted(path.suffix for path in entry.folder.iterdir() if path.name != ".lock") == [
+            ".json",
+            *[".npy"] * 3,
+        ]
+
+    def test_a_marker_that_promises_too_much_is_not_believed(self, cache: ActivationCache) -> None:
+        layers, domain = layers_of(), drawings()
+        view = cache.views(layers, domain)[0]
+        view.entry.open({})
+        (view.entry.folder / "evaluation.begun").write_bytes(b"short")
+        (view.entry.folder / "evaluation.rows").write_text("64")
+        (stored,) = cache.through(layers, domain)
+        assert torch.equal(everything(stored), everything(behind(layers.frozen, domain)))
+
+    def test_a_damaged_array_is_made_again(self, cache: ActivationCache) -> None:
+        layers, domain = layers_of(), drawings()
+        (stored,) = cache.through(layers, domain)
+        expected, path = everything(stored), cache.views(layers, domain)[0].path
+        os.truncate(path, 1000)
+        (again,) = cache.through(layers, domain)
+        assert torch.equal(everything(again), expected)
+
+
+class TestRoom:
+    def test_the_size_is_told_before_it_is_made(self, cache: ActivationCache, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "candapt")
+        cache.through(layers_of(), drawings(100))
+        assert f"The cache needs 154 KB for 100 images × 3 views in {cache.folder}." in caplog.messages
+        cache.through(layers_of(), drawings(100))
+        assert f"The cache has all that is needed in {cache.folder}." in caplog.messages
+
+    def test_a_disk_without_room_is_refused(self, cache: ActivationCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        usage = namedtuple("usage", "free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100_000))
+        with pytest.raises(UserError, match=r"needs 154 KB for 100 images × 3 views, but .* has only 100 KB free"):
+            cache.require_room(layers_of(), drawings(100))
+        assert not cache.folder.exists()
+        cache.require_room(layers_of(), drawings(50))
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UserError, match=r"cannot be written .*: name another by --cache"):
+            ActivationCache(tmp_path / "file" / "cache").through(layers_of(), drawings())
+
+    def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("CANDAPT_CACHE", str(tmp_path / "own"))
+        assert default_folder() == tmp_path / "own"
+        monkeypatch.delenv("CANDAPT_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert default_folder() == tmp_path / "candapt"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert default_folder() == Path.home() / ".cache" / "candapt"
+
+
+class TestRemoval:
+    def test_an_entry_that_is_written_stays(self, cache: ActivationCache) -> None:
+        cache.through(layers_of(), drawings())
+        (entry,) = cache.entries()
+        with FileLock(entry.folder / ".lock"), pytest.raises(UserError, match="is being written"):
+            cache.remove(entry)
+        cache.remove(entry)
+        assert not cache.entries()
+
+    def test_other_folders_are_no_entries(self, cache: ActivationCache) -> None:
+        (cache.folder / "photos").mkdir(parents=True)
+        assert not cache.entries()
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("finetune", ["last-stage", "head"])
+def test_training_over_the_cache(backbone: str, finetune: str, tmp_path: Path) -> None:
+    weights = write_weights(tmp_path / "weights.safetensors", backbone)
+    task: Task = photo_task(tmp_path)
+    settings = quick_settings(
+        network__backbone=backbone,
+        network__weights=weights,
+        network__finetune=finetune,
+        network__bottleneck=None,
+        training__steps=2,
+        training__batch_size=4,
+    )
+    adapted = adapt(task, settings, images=SIZE, cache=ActivationCache(tmp_path / "cache"))
+    adapted.model.save(tmp_path)
+    again = load(tmp_path).predict(task.target)
+    assert torch.equal(again.probabilities, adapted.predictions.probabilities)
+    assert torch.equal(again.features, adapted.predictions.features)
+    trained = {name.split(".")[1] for name, _ in adapted.model.layers.network.named_parameters()}
+    assert ("layers" in trained) is (finetune == "last-stage")
