@@ -135,6 +135,7 @@ def check_settings(settings: Settings) -> None:
     least = {
         "rounds": (settings.rounds, 1),
         "network.bottleneck": (settings.network.bottleneck, 1),
+        "network.rank": (settings.network.rank, 1),
         "network.views": (settings.network.views, 0),
         "training.steps": (training.steps, 1),
         "training.batch_size": (training.batch_size, 2),
@@ -142,7 +143,8 @@ def check_settings(settings: Settings) -> None:
         "training.workers": (training.workers, 0),
         "training.learning_rate": (training.learning_rate, 0),
     }
-    for name, minimum in {"classes": 1, "samples": 1, "clustering_steps": 0, "warmup": 0, "start_share": 0}.items():
+    own = {"classes": 1, "samples": 1, "clustering_steps": 0, "warmup": 0, "start_share": 0, "full_share": 0}
+    for name, minimum in own.items():
         least[f"{settings.method}.{name}"] = (getattr(settings.adaptation, name, None), minimum)
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:

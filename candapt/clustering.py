@@ -44,16 +44,16 @@ class Clusters:
         large = self._kept_counts() >= min_samples  # (M,)
         return replace(self, kept=self.kept & large[self.labels])
 
-    def closest(self, share: float) -> "Clusters":
+    def closest(self, share: float, *, least: int = 1) -> "Clusters":
         """Keep this share of each cluster, the samples nearest to its center.
 
-        The number is rounded to the nearest whole one and never below one; of equally distant samples the first come
-        first. Unlike `within`, this adapts to how wide each cluster is.
+        The number is rounded to the nearest whole one and never below `least`; of equally distant samples the first
+        come first. Unlike `within`, this adapts to how wide each cluster is.
         """
         if not 0 <= share <= 1:
             raise UserError(f"The share of a cluster to keep is {share}, but must be between 0 and 1.")
         counts = self._kept_counts()
-        quotas = (counts * share).round().clamp_min(1)  # (M,)
+        quotas = (counts * share).round().clamp_min(least)  # (M,)
         nearest_first = self.distances.argsort(stable=True)
         nearest_first = nearest_first[self.kept[nearest_first]]
         order = nearest_first[self.labels[nearest_first].argsort(stable=True)]  # by class, then by distance

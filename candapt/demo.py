@@ -20,9 +20,7 @@ RENDERED = 2000
 SIDE = 16
 """Height and width to which the 8×8 digits are enlarged, so that three poolings are possible."""
 
-# A careful start, half of the target; chosen without labels, by how clearly and evenly the predictions come out.
 DEMO: dict[str, Any] = {"rounds": 20, "training.steps": 40}
-DEMO_CAN: dict[str, Any] = {"can.start_share": 0.5}
 
 
 def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
@@ -46,8 +44,8 @@ def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
 
 
 def settings_for(method: str, seed: int) -> Settings:
-    """The demonstration's settings: the defaults but for its length and the start."""
-    return make_settings(method, seed=seed, changes=DEMO | (DEMO_CAN if method == "can" else {}))
+    """The demonstration's settings: the defaults but for its length."""
+    return make_settings(method, seed=seed, changes=DEMO)
 
 
 def write_data(folder: Path, seed: int) -> None:

@@ -37,6 +37,8 @@ class NetworkSettings:
     before it; auto: linear where all layers are trained, else bottleneck."""
     bottleneck: int | None = None
     """Width of the bottleneck layer; null: as wide as the features, and starting from them as they are."""
+    rank: int = 256
+    """Rank of what a bottleneck layer that is as wide as the features learns on top of them."""
     dropout: float = 0.5
     """Share of the inputs of the bottleneck layer that are hidden in training; it makes up for few views of images."""
 

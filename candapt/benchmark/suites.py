@@ -21,7 +21,7 @@ from candapt.benchmark.collections import (
 from candapt.benchmark.published import Published
 from candapt.commands import Job, image_settings
 from candapt.data.inputs import is_feature_file
-from candapt.demo import DEMO, DEMO_CAN
+from candapt.demo import DEMO
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.settings import ImageChoice, Settings
@@ -125,14 +125,14 @@ SUITES: dict[str, Suite] = {
         "",
         _demo,
         (TaskName("rendered", "handwritten", "rendered→handwritten"),),
-        changes={**DEMO, **DEMO_CAN},
+        changes=DEMO,
     ),
     "digits": Suite(
         "MNIST ↔ USPS",
         "a folder with mnist.npz and usps.npz",
         _digits,
         (TaskName("mnist", "usps", "MNIST→USPS"), TaskName("usps", "mnist", "USPS→MNIST")),
-        changes={**DEMO, **DEMO_CAN},
+        changes=DEMO,
         protocol="2,000 training images of MNIST and 1,800 of USPS, drawn by the seed; accuracy on all test images of "
         "the target.",
     ),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
 from candapt.losses import contrastive_domain_discrepancy
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round
-from candapt.network.network import Network, Outputs
+from candapt.network.network import Outputs
 from candapt.randomness import generator
 
 RANDOM_WARMUP = 5
@@ -30,9 +29,11 @@ class CANSettings:
     """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
     max_distance: float = 1.0
     """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
-    start_share: float = 1.0
-    """Lower D₀ so that the first alignment keeps this share of the target; as clusters tighten, more is kept. Cosine
-    distances depend on the network, shares do not."""
+    start_share: float = 0.2
+    """Share of each cluster, the samples nearest to its center, that the first alignment keeps; it grows evenly to the
+    whole cluster. Unlike a distance, a share means the same for every network and class."""
+    full_share: float = 0.9
+    """Share of the training after which whole clusters are kept."""
     min_samples: int = 3
     """A class is kept if its cluster still holds this many target samples (N₀)."""
     classes: int = 10
@@ -58,15 +59,14 @@ class CAN(Method):
     intra_only: bool = False
     """Leave out the part of the discrepancy that pushes different classes apart."""
 
-    def __init__(self, network: Network, settings: CANSettings) -> None:
-        super().__init__(network, settings)
-        self.register_buffer("threshold", torch.tensor(-1.0))  # D₀, decided at the first alignment
-        self.threshold: Tensor
-
     def warms_up(self, round: Round) -> bool:
         """Whether this round comes before the first alignment."""
+        return round.index < self.warmup(round)
+
+    def warmup(self, round: Round) -> int:
+        """Rounds before the first alignment."""
         needed = min(RANDOM_WARMUP, round.rounds // 4) if self.labels_start_at_random else 0
-        return round.index < (needed if self.settings.warmup is None else self.settings.warmup)
+        return needed if self.settings.warmup is None else self.settings.warmup
 
     @property
     def labels_start_at_random(self) -> bool:
@@ -75,13 +75,21 @@ class CAN(Method):
 
     def cluster(self, round: Round) -> Clusters:
         """Label the target and keep what is confident."""
-        settings, clusters = self.settings, self.label(round)
+        return self.keep_confident(self.label(round), round)
+
+    def keep_confident(self, clusters: Clusters, round: Round) -> Clusters:
+        """Keep the samples near their center, ever more of them, in classes that have enough; all in a warm-up."""
         if self.warms_up(round):
-            return clusters  # nothing is aligned yet
-        if self.threshold < 0:
-            quantile = clusters.distances.quantile(settings.start_share).item()
-            self.threshold.fill_(min(settings.max_distance, quantile if settings.start_share < 1 else 1.0))
-        return clusters.within(self.threshold.item()).at_least(settings.min_samples)
+            return clusters
+        settings = self.settings
+        near = clusters.within(settings.max_distance)
+        return near.closest(self.share(round), least=settings.min_samples).at_least(settings.min_samples)
+
+    def share(self, round: Round) -> float:
+        """The share of each cluster that is kept in this round."""
+        first, start = self.warmup(round), self.settings.start_share
+        growing = max(1.0, self.settings.full_share * (round.rounds - first))  # rounds until all are kept
+        return min(1.0, start + (1 - start) * (round.index - first) / growing)
 
     def label(self, round: Round) -> Clusters:
         """Cluster the target from the source's class centers."""

@@ -21,7 +21,7 @@ class MADASettings:
     """Weight of the discriminators' cross-entropy, added over the classes; the authors' code has 0.3."""
     constant_weights: bool = False
     """Let no gradient into the probabilities that weigh the features, as the authors' code does."""
-    width: int = 256
+    width: int = 128
     """Width of the two hidden layers of each discriminator; the authors' code has 1024."""
     dropout: float = 0.5
     """Dropout in the discriminators."""

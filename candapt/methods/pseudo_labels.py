@@ -1,9 +1,10 @@
 """Training on pseudo labels directly, without a discrepancy: pseudo₀ and pseudo₁ of CAN's paper (Kang et al., 2019)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 
 from candapt.clustering import Clusters
@@ -53,8 +54,10 @@ class PseudoFixed(PseudoAlternating):
     settles = False  # the labels are still from the start: that says nothing of the network
 
     def cluster(self, round: Round) -> Clusters:
-        """The first clustering, in every round."""
-        return super().cluster(round) if round.previous is None else round.previous
+        """The labels of the first clustering, in every round; how many of them are believed grows as in CAN."""
+        if round.previous is None:
+            return super().cluster(round)
+        return self.keep_confident(replace(round.previous, kept=torch.ones_like(round.previous.kept)), round)
 
     def final_clusters(self, round: Round) -> Clusters:
         """A clustering by the trained network."""

@@ -92,7 +92,7 @@ def build_network(
     """
     if settings.head == "linear":
         return Network(trained, num_features, num_classes, pretrained=pretrained)
-    bottleneck = FeatureBackbone(num_features, settings.bottleneck, settings.dropout)
+    bottleneck = FeatureBackbone(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
     random = not pretrained or bottleneck.num_features != num_features
     only = isinstance(trained, nn.Identity)
     backbone = bottleneck if only else nn.Sequential(OrderedDict(layers=trained, bottleneck=bottleneck))

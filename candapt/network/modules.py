@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candapt.network.network import linear_head
@@ -28,15 +29,18 @@ class ClassDiscriminators(nn.Module):
 
     def __init__(self, num_features: int, num_classes: int, *, width: int = 1024, dropout: float = 0.5) -> None:
         super().__init__()
-        self.hidden = nn.ModuleList(GroupedLinear(num_classes, n, width) for n in (num_features, width))
+        self.num_classes = num_classes
+        self.first = nn.Linear(num_features, num_classes * width)
+        self.second = GroupedLinear(num_classes, width, width)
         self.last = GroupedLinear(num_classes, width, 1)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, weights: Tensor) -> Tensor:
         """Logits (n, classes); discriminator k sees the features (n, d) times column k of the weights (n, classes)."""
-        x = weights.mT[..., None] * features  # (classes, n, d)
-        for layer in self.hidden:
-            x = self.dropout(layer(x).relu())
+        # (w·x)·W = w·(x·W): weighing the product spares a copy of the features for each class.
+        products = F.linear(features, self.first.weight).view(len(features), self.num_classes, -1)
+        x = weights[..., None] * products + self.first.bias.view(self.num_classes, -1)
+        x = self.dropout(self.second(self.dropout(x.relu()).transpose(0, 1)).relu())
         logits: Tensor = self.last(x).squeeze(-1).mT
         return logits
 

@@ -80,32 +80,61 @@ def linear_head(num_features: int, num_classes: int) -> nn.Linear:
 
 
 class FeatureBackbone(nn.Module):
-    """A trainable layer over frozen features: batch norm, then a linear layer with a batch norm of its own.
+    """A trainable layer over a backbone's features: batch norm, then a linear map with a batch norm of its own.
 
     The features are scaled to unit length first, as the clustering sees them; the batch norm on the inputs then
     removes from each domain its own mean and scale, which is most of the shift between domains in frozen features.
     Dropout on the inputs stands in for the random views that images would have: without it, classifier and clusters
-    agree after a few rounds and confirm each other's mistakes from then on. The linear layer starts as the identity,
+    agree after a few rounds and confirm each other's mistakes from then on. The linear map starts as the identity,
     so that the first clustering is of the pretrained features, as in the paper, and not of a random projection.
     """
 
-    def __init__(self, num_inputs: int, width: int | None = None, dropout: float = 0.5) -> None:
+    def __init__(self, num_inputs: int, width: int | None = None, *, dropout: float = 0.5, rank: int = 256) -> None:
         """Build the layer.
 
         Args:
             num_inputs: width of the frozen features.
             width: width of the result; by default as wide as the inputs. A narrower one starts at random.
             dropout: share of the inputs that are hidden in training.
+            rank: rank of what is learned on top of the identity.
         """
         super().__init__()
         self.num_features = width or num_inputs
-        self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear layer can scale
+        self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
         self.dropout = nn.Dropout(dropout)
-        self.bottleneck = nn.Linear(num_inputs, self.num_features, bias=False)  # the batch norm that follows has a bias
-        self.norm = nn.BatchNorm1d(self.num_features)
-        start = nn.init.eye_ if self.num_features == num_inputs else nn.init.kaiming_normal_
-        start(self.bottleneck.weight)
+        self.bottleneck = _linear(num_inputs, self.num_features, rank)
+        self.norm = nn.BatchNorm1d(self.num_features)  # its shift is the bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of shape (n, width) from frozen ones of shape (n, num_inputs)."""
         return F.relu(self.norm(self.bottleneck(self.dropout(self.input_norm(F.normalize(x, dim=1))))))
+
+
+def _linear(num_inputs: int, width: int, rank: int) -> nn.Module:
+    """The identity and a correction to learn; a map to another width starts at random."""
+    if width == num_inputs:
+        return Correction(width, min(rank, width))
+    linear = nn.Linear(num_inputs, width, bias=False)
+    nn.init.kaiming_normal_(linear.weight)
+    return linear
+
+
+class Correction(nn.Module):
+    """The identity plus a linear map of low rank, which starts at zero: x + up(down(x)).
+
+    A full matrix over 2,048 features has four million numbers to learn from a few thousand samples, and takes most of
+    the time of a step. `down` starts with entries of variance 1 / rank: then downᵀ·down is the identity on average,
+    and the first steps move the whole map as far as they would move a full matrix, whatever the rank.
+    """
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        nn.init.normal_(self.down.weight, std=rank**-0.5)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the same shape as x, (n, width)."""
+        corrected: Tensor = x + self.up(self.down(x))
+        return corrected

@@ -56,6 +56,7 @@ class Training:
         wrapped, *optimizers = _as_list(fabric.setup(method, *self.optimizers.values()))
         self.step_module: nn.Module = wrapped
         self.optimizers = dict(zip(self.optimizers, optimizers, strict=True))
+        start_momentum(self.optimizers.values())
         self._embedded: dict[Side, Outputs] = {}
         self._statistics_are_fresh = False
         self.scorer = Scorer(self, held_out)
@@ -210,9 +211,20 @@ def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Op
         rates = [(old, training.learning_rate), (new, training.learning_rate * training.new_layers)]
         groups: list[dict[str, Any]] = [{"params": p, "lr": lr, "initial_lr": lr} for p, lr in rates if p]
         optimizers[name] = SGD(
-            groups, momentum=training.momentum, nesterov=training.nesterov, weight_decay=training.weight_decay
+            groups,
+            momentum=training.momentum,
+            nesterov=training.nesterov,
+            weight_decay=training.weight_decay,
+            fused=True,  # one pass over the memory in place of four
         )
     return optimizers
+
+
+def start_momentum(optimizers: Iterable[Optimizer]) -> None:
+    """Start every momentum at zero: the fused step cannot begin one later, for what gets its first gradient later."""
+    for optimizer in optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class _Steps(Dataset[Batch]):

@@ -18,6 +18,7 @@ def cluster_facts(clusters: Clusters | None, previous: Clusters | None) -> dict[
     if previous is not None:
         facts["label_change"] = label_change(previous.labels, clusters.labels)
         facts["center_shift"] = center_shift(previous.centers, clusters.centers)
+        facts["kept_change"] = float((clusters.kept != previous.kept).float().mean())
     return facts
 
 
@@ -26,8 +27,10 @@ QUIET = 2
 
 
 def settled(history: Sequence[Mapping[str, float | int]], threshold: float) -> bool:
-    """Whether the last rounds all changed fewer labels than the threshold and moved the centers by less."""
+    """Whether the last rounds all changed fewer labels and kept samples than the threshold, and moved the centers less.
+
+    As long as the share of each cluster that is kept grows, there is more to come.
+    """
     last = history[-QUIET:]
-    return len(last) == QUIET and all(
-        record.get("label_change", 1) < threshold and record.get("center_shift", 1) < threshold for record in last
-    )
+    changes = ("label_change", "center_shift", "kept_change")
+    return len(last) == QUIET and all(record.get(change, 1) < threshold for record in last for change in changes)

@@ -55,15 +55,19 @@ class TestMADA:
     def by_hand(method: Method) -> Tensor:
         """The discriminators one after another and sample by sample, without reversing anything."""
         net, total = method.discriminators, torch.zeros(())
-        layers = [*net.hidden, net.last]
+        first_weight = net.first.weight.view(3, -1, net.first.in_features).mT
+        layers = [
+            (first_weight, net.first.bias.view(3, -1)),
+            *((part.weight, part.bias) for part in (net.second, net.last)),
+        ]
         for k in range(3):
             errors = []
             for side, is_source in zip(outputs(method), (True, False), strict=True):
                 for feature, probabilities in zip(side.features, side.probabilities, strict=True):
                     x = probabilities[k] * feature
-                    for layer in layers:
-                        x = x @ layer.weight[k] + layer.bias[k]
-                        x = x if layer is net.last else x.relu()
+                    for weight, bias in layers:
+                        x = x.relu() if weight is not first_weight else x  # nothing before the first layer
+                        x = x @ weight[k] + bias[k]
                     chance = x.sigmoid()[0]
                     errors.append(-(chance if is_source else 1 - chance).log())
             total = total + torch.stack(errors).mean()

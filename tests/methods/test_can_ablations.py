@@ -48,6 +48,19 @@ def test_the_loss_with_and_without_different_classes(name: str) -> None:
     torch.testing.assert_close(losses(method)["discrepancy"], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_ever_more_of_each_cluster_is_kept() -> None:
+    method = tiny("can", warmup=2, start_share=0.2, full_share=0.5)
+    training = begin(short_settings("can"))
+    rounds = [replace(training.describe_round(), index=index, rounds=10) for index in range(2, 10)]
+    shares = [method.share(round) for round in rounds]
+    assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_of_a_small_cluster_enough_is_kept_to_count() -> None:
+    clusters = Clusters(torch.zeros(6).long(), torch.arange(6) / 10, torch.eye(1), torch.ones(6).bool(), steps=0)
+    assert int(clusters.closest(0.1, least=3).kept.sum()) == 3
+
+
 class TestNoAlternation:
     def test_the_classifier_labels_the_target_in_each_step(self) -> None:
         method = tiny("can-no-ao", weight=0.4)
@@ -58,7 +71,7 @@ class TestNoAlternation:
         torch.testing.assert_close(losses(method)["discrepancy"], expected, rtol=1e-4, atol=1e-5)
 
     def test_batches_come_from_a_table_of_predictions(self) -> None:
-        training = begin(short_settings("can-no-ao", warmup=0, min_samples=1))
+        training = begin(short_settings("can-no-ao", warmup=0, min_samples=1, start_share=1.0))
         clusters = clusters_of(training)
         predicted = training.embed(Side.TARGET).logits.argmax(1)
         assert torch.equal(clusters.labels, predicted)
@@ -143,7 +156,6 @@ class TestPseudoLabels:
         assert training.state.round == settings.rounds
         assert training.state.clusters is not None
         assert torch.equal(training.state.clusters.labels, first.labels)
-        assert torch.equal(training.state.clusters.kept, first.kept)
 
     def test_alternating_labels_change(self) -> None:
         assert any(record["label_change"] > 0 for record in adapted("pseudo-alternating").history[1:])

@@ -27,8 +27,9 @@ def test_class_discriminators_are_separate() -> None:
     assert made.shape == (5, 3)
     for k in range(3):
         x = weights[:, k : k + 1] * features
-        for layer in discriminators.hidden:
-            x = (x @ layer.weight[k] + layer.bias[k]).relu()
+        rows = slice(6 * k, 6 * k + 6)
+        x = (x @ discriminators.first.weight[rows].mT + discriminators.first.bias[rows]).relu()
+        x = (x @ discriminators.second.weight[k] + discriminators.second.bias[k]).relu()
         torch.testing.assert_close(made[:, k], (x @ discriminators.last.weight[k] + discriminators.last.bias[k])[:, 0])
 
 

@@ -12,7 +12,7 @@ from candapt.methods import METHODS
 from candapt.network.backbones import build_backbone
 from candapt.network.batchnorm import DomainBatchNorm, select_side
 from candapt.network.build import build_layers, build_network, decide, freeze_stem
-from candapt.network.network import FeatureBackbone, Network, linear_head
+from candapt.network.network import Correction, FeatureBackbone, Network, linear_head
 from candapt.settings import NetworkSettings, TrainingSettings
 from candapt.training.loop import build_optimizers
 
@@ -53,6 +53,23 @@ class TestNetwork:
         assert float(head.weight.detach().std()) == pytest.approx(
             (2 / 400) ** 0.5, rel=0.01
         )  # Kaiming: variance 2 / inputs
+
+    def test_a_correction_starts_as_the_identity(self) -> None:
+        x = torch.randn(5, 6)
+        assert torch.equal(Correction(6, 2)(x), x)
+
+    def test_a_correction_first_moves_like_a_full_matrix(self) -> None:
+        torch.manual_seed(0)
+        x, wanted, moved = torch.randn(4, 50), torch.randn(4, 50), []
+        for layer in (nn.Linear(50, 50, bias=False), *(Correction(50, 10) for _ in range(300))):
+            nn.init.eye_(layer.weight) if isinstance(layer, nn.Linear) else None
+            (layer(x) * wanted).sum().backward()
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter -= 0.1 * parameter.grad
+                moved.append(layer(x) - x)
+        torch.testing.assert_close(torch.stack(moved[1:]).mean(0), moved[0], rtol=0.1, atol=1.0)
+        assert torch.stack(moved[1:]).mean(0).norm() == pytest.approx(float(moved[0].norm()), rel=0.05)
 
     def test_the_length_of_a_feature_vector_does_not_matter(self) -> None:
         torch.manual_seed(0)

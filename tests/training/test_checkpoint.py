@@ -89,7 +89,7 @@ def test_a_settled_training_stays_settled(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_more_rounds_can_be_added(toy: Toy, tmp_path: Path) -> None:
-    settings = quick_settings(training__settled=0, training__schedule="iteration")
+    settings = quick_settings(training__settled=0, training__schedule="iteration", adaptation__start_share=1.0)
     path = save_checkpoint(run(make_training(toy.task, settings)), tmp_path)
     longer = make_training(toy.task, replace(settings, rounds=3))
     restore_checkpoint(longer, path)

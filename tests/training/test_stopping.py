@@ -40,15 +40,16 @@ def test_a_method_without_clusters_has_no_facts() -> None:
 @pytest.mark.parametrize(
     ("last", "expected"),
     [
-        ({"label_change": 0.0, "center_shift": 0.0}, True),
-        ({"label_change": 0.0009, "center_shift": 0.0009}, True),
-        ({"label_change": 0.001, "center_shift": 0.0}, False),
-        ({"label_change": 0.0, "center_shift": 0.001}, False),
+        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}, True),
+        ({"label_change": 0.0009, "center_shift": 0.0009, "kept_change": 0.0009}, True),
+        ({"label_change": 0.001, "center_shift": 0.0, "kept_change": 0.0}, False),
+        ({"label_change": 0.0, "center_shift": 0.001, "kept_change": 0.0}, False),
+        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.04}, False),
         ({}, False),  # the first round, or a method without clusters
     ],
 )
 def test_both_labels_and_centers_must_rest(last: dict[str, float], expected: bool) -> None:
-    earlier = {"label_change": 0.0, "center_shift": 0.0}
+    earlier = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
     assert settled([earlier, last], 0.001) is expected
 
 
