@@ -16,9 +16,10 @@ from candapt.adaptation import Adapted, check_settings, check_task, initial_laye
 from candapt.adaptation import adapt as adapt_task
 from candapt.cache import ActivationCache
 from candapt.console import TrainingBar, counting, log_to
+from candapt.data.checking import ImageCheck
 from candapt.data.domains import LabeledDomain, Side, Task
-from candapt.data.images import ImageCheck, describe_images
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain, read_target_labels
+from candapt.data.inventory import describe_images
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics

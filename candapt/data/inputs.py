@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from candapt.data.checking import ImageCheck, Progress
 from candapt.data.domains import Domain, LabeledDomain
 from candapt.data.features import feature_domain, labeled_feature_domain, read_arrays
-from candapt.data.images import ImageCheck, Progress, image_domain, labeled_image_domain
+from candapt.data.images import image_domain, labeled_image_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 

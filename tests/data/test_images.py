@@ -15,18 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
+from candapt.data.checking import ImageCheck, check_images
+from candapt.data.decoding import BrokenImageError, read_image
 from candapt.data.domains import Domain, LabeledDomain
-from candapt.data.images import (
-    BrokenImageError,
-    ImageCheck,
-    ImageSamples,
-    check_images,
-    describe_images,
-    find_images,
-    image_domain,
-    labeled_image_domain,
-    read_image,
-)
+from candapt.data.images import ImageSamples, find_images, image_domain, labeled_image_domain
+from candapt.data.inventory import describe_images
 from candapt.data.transforms import ImageSettings, Views
 from candapt.errors import UserError
 
