@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from candapt.data.decoding import BrokenImageError, decode, why_unusable
+from candapt.data.decoding import BrokenImageError, Stored, decode, why_unusable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,6 +29,8 @@ class ImageCheck:
     """Hash of the bytes of each of them."""
     broken: tuple[tuple[Path, str], ...] = ()
     """Files that do not decode, each with the reason."""
+    grey: int = 0
+    """How many of the files that decode are stored without color."""
 
     def duplicates(self, other: "ImageCheck") -> list[tuple[Path, Path]]:
         """Pairs of one file here and one there whose bytes are the same."""
@@ -50,7 +52,7 @@ def check_images(paths: Sequence[Path], *, workers: int = 1, progress: Progress 
         workers: threads.
         progress: called after each file with (done, total).
     """
-    good: list[tuple[Path, tuple[int, int], str]] = []
+    good: list[tuple[Path, Stored, str]] = []
     broken: list[tuple[Path, str]] = []
     results = in_threads(_check_one, paths, workers)
     for done, (path, result) in enumerate(zip(paths, results, strict=True), start=1):
@@ -60,8 +62,9 @@ def check_images(paths: Sequence[Path], *, workers: int = 1, progress: Progress 
             good.append((path, *result))
         if progress is not None:
             progress(done, len(paths))
-    checked, sizes, hashes = zip(*good, strict=True) if good else ((), (), ())
-    return ImageCheck(checked, sizes, hashes, tuple(broken))
+    checked, stored, hashes = zip(*good, strict=True) if good else ((), (), ())
+    sizes, grey = tuple(image.size for image in stored), sum(image.grey for image in stored)
+    return ImageCheck(checked, sizes, hashes, tuple(broken), grey)
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
@@ -73,16 +76,16 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: i
         yield from pool.map(work, items)
 
 
-def _check_one(path: Path) -> tuple[tuple[int, int], str] | str:
-    """Upright size and hash of one file, or the reason why it is broken."""
+def _check_one(path: Path) -> tuple[Stored, str] | str:
+    """What one file holds and the hash of its bytes, or the reason why it is broken."""
     try:
         data = path.read_bytes()  # read once, for the hash and the decoder
-        _, size = decode(path, io.BytesIO(data), min_size=1)
+        _, stored = decode(path, io.BytesIO(data), min_size=1)
     except BrokenImageError as error:
         return error.reason
     except OSError as error:
         return why_unusable(error)
-    return size, content_hash(data)
+    return stored, content_hash(data)
 
 
 def content_hash(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -42,6 +43,15 @@ class BrokenImageError(UserError):
         return type(self), (self.path, self.reason)
 
 
+class Stored(NamedTuple):
+    """An image as it is stored in its file."""
+
+    size: tuple[int, int]
+    """Width and height, upright."""
+    grey: bool
+    """Whether it has no color."""
+
+
 def read_image(
     path: Path, *, grey: bool = False, min_size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
@@ -67,8 +77,8 @@ def decode(
     grey: bool = False,
     min_size: int | None = None,
     max_pixels: int = MAX_PIXELS,
-) -> tuple[Image.Image, tuple[int, int]]:
-    """The image, and its size upright as stored in the file; `path` is only for the message."""
+) -> tuple[Image.Image, "Stored"]:
+    """The image, and what is known of it as it is stored; `path` is only for the message."""
     try:
         with Image.open(file, formats=FORMATS) as image:
             size = image.size
@@ -83,11 +93,12 @@ def decode(
             size = size if can_shrink else image.size
             upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
             converted = _to_grey(upright) if grey else _to_rgb(upright)
+            colorless = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
     except Image.DecompressionBombError as error:
         raise BrokenImageError(path, f"has more pixels than the limit of {max_pixels:,}") from error
     except Exception as error:  # damaged files make Pillow's plugins raise almost anything
         raise BrokenImageError(path, why_unusable(error)) from error
-    return converted, size[::-1] if orientation in _SIDEWAYS else size
+    return converted, Stored(size[::-1] if orientation in _SIDEWAYS else size, colorless)
 
 
 def _orientation(image: Image.Image) -> int:

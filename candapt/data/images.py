@@ -113,7 +113,7 @@ def image_domain(
     paths = find_images(folder)
     if not paths:
         raise UserError(f"No image was found below {str(folder)!r}; files ending in {_endings()} are looked for.")
-    check = _usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
+    check = usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
     samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
     return Domain(samples, _names(check.paths, folder)), check
 
@@ -129,7 +129,7 @@ def labeled_image_domain(
 ) -> tuple[LabeledDomain, ImageCheck]:
     """Images with labels: one sub-folder a class, with its images anywhere below it.
 
-    A folder that holds nothing but `images/`, as a domain of Office-31 does, is taken for what is in there.
+    A folder whose only folder is `images`, as a domain of Office-31 is, is taken for what is in there.
 
     Args:
         folder: where the class folders are.
@@ -149,7 +149,7 @@ def labeled_image_domain(
     root = _class_root(folder)
     files = {name: find_images(root / name) for name in _class_names(root)}
     paths = sorted((path for of_class in files.values() for path in of_class), key=_sort_key(folder))
-    check = _usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
+    check = usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
     names_of_classes = [path.relative_to(root).parts[0] for path in check.paths]
     classes = _filled_classes(folder, sorted(files), set(names_of_classes), skip_empty=skip_empty)
     position = {name: index for index, name in enumerate(classes)}
@@ -218,9 +218,9 @@ def _existing_folder(folder: Path) -> Path:
 
 
 def _class_root(folder: Path) -> Path:
-    """The folder itself, or its `images` where that is all it holds."""
-    visible = [name for name in os.listdir(folder) if not _is_hidden(name)]
-    return folder / "images" if visible == ["images"] and (folder / "images").is_dir() else folder
+    """The folder itself, or its `images` where that is the only folder in it."""
+    folders = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not _is_hidden(entry.name)]
+    return folder / "images" if folders == ["images"] else folder
 
 
 def _class_names(root: Path) -> list[str]:
@@ -237,15 +237,16 @@ def _class_names(root: Path) -> list[str]:
     return names
 
 
-def _usable(folder: Path, check: ImageCheck, *, strict: bool) -> ImageCheck:
-    """The check itself, if what it found may be used."""
+def usable(folder: Path, check: ImageCheck, *, strict: bool) -> ImageCheck:
+    """The check itself, if what it found may be used; files that are left out are told of by name."""
     count, total = len(check.broken), len(check.broken) + len(check.paths)
+    sentence = f"{count} of {total} image files in {str(folder)!r} cannot be used"
+    named = "; ".join(f"{str(path)!r} {reason}" for path, reason in check.broken[:MAX_NAMED])
+    named += f"; and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
     if check.broken and (strict or not check.paths):
-        named = "; ".join(f"{str(path)!r} {reason}" for path, reason in check.broken[:MAX_NAMED])
-        more = f"; and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
-        raise UserError(f"{count} of {total} image files in {str(folder)!r} cannot be used: {named}{more}.")
+        raise UserError(f"{sentence}: {named}.")
     if count:
-        logger.warning("%d of %d image files in %r cannot be used and are left out.", count, total, str(folder))
+        logger.warning("%s and are left out: %s.", sentence, named)
     return check
 
 
@@ -257,8 +258,8 @@ def _filled_classes(folder: Path, names: list[str], filled: set[str], *, skip_em
         raise UserError(f"No image was found in the class folders of {str(folder)!r}; looked for {_endings()}.")
     if empty and not skip_empty:
         raise UserError(f"No usable image in {len(empty)} class folder(s) of {str(folder)!r}; fill or remove {listed}.")
-    if empty:
-        logger.warning("Classes without a usable image are left out: %s.", listed)
     if len(filled) == 1:
         raise UserError(f"Only one class of {str(folder)!r} has images, {min(filled)!r}; at least two are needed.")
+    if empty:
+        logger.warning("Classes of %r without a usable image are left out: %s.", str(folder), listed)
     return tuple(name for name in names if name in filled)

@@ -278,7 +278,7 @@ class TestCheckImages:
         assert found["classes"] == {"a": 3, "b": 1}
         assert (found["images"], found["broken"], found["repeated"], found["imbalance"]) == (4, 0, 1, 3)
         assert found["sizes"] == {"smallest": (5, 10), "median": (9, 10), "largest": (40, 10)}
-        assert describe_images(ImageCheck((), (), ())) == {"images": 0, "broken": 0, "repeated": 0}
+        assert describe_images(ImageCheck((), (), ())) == {"images": 0, "broken": 0, "repeated": 0, "grey": 0}
 
 
 class TestImageSamples:
