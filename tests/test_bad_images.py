@@ -16,8 +16,8 @@ from candapt.data import checking
 from tests.data.test_images import png_header, truncated_jpeg
 from tests.toy import QUICK
 
-FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
-SMALL = ("--network.backbone", "small-cnn", "--images.size", "16", "--training.batch_size", "4")
+SMALL = ["--network.backbone", "small-cnn", "--images.size", "16", "--training.batch_size", "4"]
+SMALL += [word for name, value in (QUICK | {"rounds": 1}).items() for word in (f"--{name}", str(value))]
 
 
 def draw(path: Path, bright: bool, seed: int, shape: tuple[int, ...] = (16, 16)) -> Path:
@@ -39,18 +39,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def adapt(photos: Path, *more: object, code: int = 0) -> Path:
-    words = (
-        "adapt",
-        photos / "source",
-        photos / "target",
-        "--out",
-        photos / "run",
-        *SMALL,
-        *FLAGS,
-        "--rounds",
-        1,
-        *more,
-    )
+    words = ("adapt", photos / "source", photos / "target", "--out", photos / "run", *SMALL, *more)
     assert main([str(word) for word in words]) == code
     return photos / "run"
 

@@ -106,7 +106,7 @@ class ImageCollection:
 
 @dataclass(frozen=True)
 class ListedCollection(ImageCollection):
-    """The same, but what a domain's `image_list.txt` says of its images and their classes counts, where there is one."""
+    """The same, but where a domain has an `image_list.txt`, that says which images there are and of which classes."""
 
     def domain(self, name: str) -> LabeledDomain:
         """One domain, by its list."""

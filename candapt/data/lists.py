@@ -129,9 +129,7 @@ def _class_names(listed: ImageList, classes: Sequence[str]) -> dict[int, str]:
     """Name of each class number."""
     numbers, last = listed.numbers or (), len(classes) - 1
     if classes and max(numbers) > last:
-        raise UserError(
-            f"{str(listed.file)!r} has the class number {max(numbers)}, but there are {len(classes)} classes."
-        )
+        raise UserError(f"{str(listed.file)!r} has the class number {max(numbers)}, but the last known one is {last}.")
     if classes:
         return dict(enumerate(classes))
     pairs = set(zip(numbers, (PurePosixPath(name).parent.name for name in listed.names), strict=True))
