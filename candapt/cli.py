@@ -257,7 +257,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     named = suite.methods if chosen.methods is None else _listed(chosen.methods)
     wanted = {_known(name, METHODS, "--methods") for name in named}
     methods = [name for name in METHODS if name in wanted]
-    preset = _known(chosen.preset or DEFAULT, PRESETS, "--preset")
+    preset = _known(chosen.preset or config.get("preset", DEFAULT), PRESETS, "--preset")
 
     parser = _parser("benchmark", benchmark)
     parser.add_argument("suite", help=f"One of {', '.join(SUITES)}.")

@@ -17,6 +17,7 @@ from candapt.data.visda import CLASSES
 from candapt.network.backbones import build_backbone
 from tests.benchmark.conftest import write_images
 
+CONFIG = Path(__file__).parents[2] / "configs" / "visda2017.yaml"
 QUICK = ("--rounds", 1, "--training.steps", 2, "--training.batch_size", 12, "--network.bottleneck", 8)
 
 
@@ -72,10 +73,9 @@ def visda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def adapted(visda: Path, network: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Adapted to the test images, without labels, with the published settings but for the size of it all."""
-    config = Path(__file__).parents[2] / "configs" / "visda2017.yaml"
     out = tmp_path_factory.mktemp("runs") / "run"
     run(
-        *("adapt", visda / "train", visda / "test", "--config", config, "--out", out),
+        *("adapt", visda / "train", visda / "test", "--config", CONFIG, "--out", out),
         *(*network, *QUICK, "--network.finetune", "head"),
     )
     return out
@@ -83,8 +83,8 @@ def adapted(visda: Path, network: tuple[object, ...], tmp_path_factory: pytest.T
 
 class TestVisda2017:
     def test_benchmark(self, visda: Path, tmp_path: Path, network: tuple[object, ...]) -> None:
-        out = ("--data", visda, "--out", tmp_path / "out", "--methods", "source-only,can", "--seeds", 0)
-        run("benchmark", "visda2017", *out, *network, *QUICK)
+        out = ("--data", visda, "--config", CONFIG, "--out", tmp_path / "out", "--methods", "source-only,can")
+        run("benchmark", "visda2017", *out, "--seeds", 0, *network, *QUICK, "--network.finetune", "head")
         results = json.loads((tmp_path / "out" / "results.json").read_text())
         assert results["columns"] == [*CLASSES, "Average"]
         (task,) = results["tasks"]
@@ -92,6 +92,7 @@ class TestVisda2017:
         can = next(row for row in results["rows"] if row["name"] == "can")
         assert (can["settings"]["can"]["classes"], can["settings"]["can"]["samples"]) == (6, 10)
         assert can["settings"]["training"]["power"] == 2.25
+        assert can["settings"]["can"]["divisor"] == "task"  # of the preset that the configuration names
         assert can["paper"]["Average"]["mean"] == 87.2
         assert "aeroplane" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
 
