@@ -68,7 +68,7 @@ def list_domain(
     """The images of a list, in its order; class numbers in it are not looked at. See `image_domain`."""
     listed = read_image_list(file)
     check, kept = _check(listed, workers=workers, strict=strict, progress=progress)
-    samples = ImageSamples(check.paths, Views(settings), workers=workers)
+    samples = ImageSamples(check.paths, Views(settings), workers=workers, hashes=check.hashes)
     return Domain(samples, tuple(listed.names[row] for row in kept)), check
 
 
@@ -102,7 +102,7 @@ def labeled_list_domain(
         raise UserError(f"The list {str(file)!r} has images of only one class, {names[present[0]]!r}; two are needed.")
     position = {number: index for index, number in enumerate(present)}
     labels = torch.tensor([position[listed.numbers[row]] for row in kept], dtype=torch.int64)
-    samples = ImageSamples(check.paths, Views(settings), workers=workers)
+    samples = ImageSamples(check.paths, Views(settings), workers=workers, hashes=check.hashes)
     named = tuple(listed.names[row] for row in kept)
     return LabeledDomain(samples, named, labels, tuple(names[number] for number in present)), check
 
