@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
 from candapt import commands
 from candapt.console import console, show_log
@@ -72,7 +72,7 @@ def overview() -> str:
 
 def adapt(arguments: list[str]) -> None:
     """Train on a labelled source and an unlabelled target; write model and predictions to a run folder."""
-    config, parser, arguments = _adapt_parser(_paths_first(_spelled_out(arguments)))
+    config, parser, arguments = _adapt_parser(_paths_first(_strict_last(_spelled_out(arguments))))
     options = parser.parse_args(arguments)
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
@@ -101,20 +101,28 @@ def predict(arguments: list[str]) -> None:
     """Predict new images or features with the model of a run."""
     parser = _parser("predict", predict)
     parser.add_argument("run", type=Path, help="Run folder.")
-    parser.add_argument("input", type=Path, help="Folder of images, or .npz file with x.")
-    parser.add_argument("--out", type=Path, required=True, help="CSV file to write.")
-    options = parser.parse_args(arguments)
-    commands.predict(options.run, options.input, options.out)
+    parser.add_argument("input", type=Path, help="Folder of images, .txt file that lists images, or .npz with x.")
+    parser.add_argument("--out", type=Path, required=True, help="File to write.")
+    parser.add_argument(
+        "--format",
+        type=commands.Format,
+        default="csv",
+        help="csv: a table; visda: class numbers in the order of the challenge's image_list.txt.",
+    )
+    _add_strict(parser)
+    options = parser.parse_args(_strict_last(arguments))
+    commands.predict(options.run, options.input, options.out, format=options.format, strict=options.strict)
 
 
 def evaluate(arguments: list[str]) -> None:
     """Measure the model of a run on labelled data."""
     parser = _parser("evaluate", evaluate)
     parser.add_argument("run", type=Path, help="Run folder.")
-    parser.add_argument("labeled", type=Path, help="Folder with one sub-folder a class, or .npz file with x and y.")
+    parser.add_argument("labeled", type=Path, help="Folder with one sub-folder a class, .txt list, or .npz with x, y.")
     parser.add_argument("--out", type=Path | None, default=None, help="JSON file for all figures.")
-    options = parser.parse_args(arguments)
-    commands.evaluate(options.run, options.labeled, options.out)
+    _add_strict(parser)
+    options = parser.parse_args(_strict_last(arguments))
+    commands.evaluate(options.run, options.labeled, options.out, strict=options.strict)
 
 
 def benchmark(arguments: list[str]) -> None:
@@ -165,6 +173,30 @@ def _parser(name: str, command: Callable[..., None]) -> ArgumentParser:
     return ArgumentParser(prog=f"candapt {name}", description=command.__doc__, exit_on_error=False)
 
 
+def _add_strict(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict",
+        action=ActionYesNo(),
+        nargs="?",
+        default=False,
+        help="Stop at files that do not decode, classes without an image and unknown classes; else they are left out.",
+    )
+
+
+def _strict_last(arguments: Sequence[str]) -> list[str]:
+    """A bare `--strict` behind everything else, where no path can be taken for its value.
+
+    >>> _strict_last(["--strict", "run", "photos"])
+    ['run', 'photos', '--strict']
+    """
+    words: list[str] = []
+    bare: list[str] = []
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        alone = word in ("--strict", "--no_strict") and following.lower() not in ("true", "false", "yes", "no")
+        (bare if alone else words).append(word)
+    return words + bare
+
+
 def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentParser, list[str]]:
     """The configuration file's content, the parser of `adapt` for the chosen method, and what that parser is to parse.
 
@@ -179,8 +211,8 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     preset = _known(chosen.preset or config.get("preset", DEFAULT), PRESETS, "--preset")
 
     parser = _parser("adapt", adapt)
-    parser.add_argument("source", nargs="?", help="Labelled: a folder with one sub-folder a class, or .npz with x, y.")
-    parser.add_argument("target", nargs="?", help="Unlabelled: any folder of images, or .npz with x.")
+    parser.add_argument("source", nargs="?", help="Labelled: a folder with one sub-folder a class, .txt list or .npz.")
+    parser.add_argument("target", nargs="?", help="Unlabelled: any folder of images, .txt list or .npz with x.")
     parser.add_argument("--out", type=Path, required=True, help="New folder for the run.")
     parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
     parser.add_argument("--method", default=method, help=f"One of {', '.join(METHODS)}.")
@@ -191,7 +223,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_argument(
         "--target-labels", type=Path | None, help="CSV (path,label) or .npz (y): for reports marked oracle only."
     )
-    parser.add_argument("--strict", type=bool, default=False, help="Refuse folders with files that do not decode.")
+    _add_strict(parser)
     _add_cache(parser)
     parser.add_class_arguments(ImageChoice, "images")
     parser.add_class_arguments(NetworkSettings, "network")
@@ -225,7 +257,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     named = suite.methods if chosen.methods is None else _listed(chosen.methods)
     wanted = {_known(name, METHODS, "--methods") for name in named}
     methods = [name for name in METHODS if name in wanted]
-    preset = _known(chosen.preset or DEFAULT, PRESETS, "--preset")
+    preset = _known(chosen.preset or config.get("preset", DEFAULT), PRESETS, "--preset")
 
     parser = _parser("benchmark", benchmark)
     parser.add_argument("suite", help=f"One of {', '.join(SUITES)}.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -16,9 +16,17 @@ from candapt.adaptation import Adapted, check_settings, check_task, initial_laye
 from candapt.adaptation import adapt as adapt_task
 from candapt.cache import ActivationCache
 from candapt.console import TrainingBar, counting, log_to
+from candapt.data import visda
 from candapt.data.domains import LabeledDomain, Side, Task
-from candapt.data.images import ImageCheck, describe_images
-from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain, read_target_labels
+from candapt.data.inputs import (
+    Reading,
+    is_feature_file,
+    read_domain,
+    read_labeled_domain,
+    read_target_labels,
+    unknown_classes,
+)
+from candapt.data.inventory import describe_data, sentences
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
@@ -32,6 +40,9 @@ from candapt.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
 output = Console(highlight=False, soft_wrap=True)
+
+Format = Literal["csv", "visda"]
+"""How predictions are written: a table, or the class numbers that the VisDA-2017 challenge asks for."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,9 @@ def adapt(job: Job, out: Path) -> Adapted:
         target, target_check = read_domain(job.target, reading)
     task = Task(source, target)
     check_task(task)
-    truth = read_target_labels(job.target_labels, target, source.classes) if job.target_labels else None
+    truth = None
+    if job.target_labels:
+        truth = read_target_labels(job.target_labels, target, source.classes, strict=job.strict)
     layers = initial_layers(task, job.settings)  # before the folder is claimed: weights may be missing or not fit
     cache = ActivationCache(job.cache)
     cache.require_room(layers, task.source, task.target)
@@ -79,7 +92,8 @@ def adapt(job: Job, out: Path) -> Adapted:
         run.write_config(job.describe())
         found = describe_data(task, source_check, target_check)
         run.write_broken([item for check in (source_check, target_check) if check for item in check.broken])
-        log.info("%s", found["sentence"])
+        for sentence in sentences(task, found):
+            log.info("%s", sentence)
         with TrainingBar(job.settings.method, job.settings.rounds) as bar:
             recorder = _Recorder(run, bar, truth)
             adapted = adapt_task(
@@ -111,20 +125,6 @@ def image_settings(job: Job) -> ImageSettings | None:
         resize=job.images.resize,
         augmentation=job.images.augmentation,
     )
-
-
-def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | None) -> dict[str, Any]:
-    """What was found, in a sentence and in numbers."""
-    source_found = f"Source: {task.source.size} samples of {task.num_classes} classes"
-    sentence = f"{source_found}; target: {task.target.size} samples without labels."
-    told: dict[str, Any] = {"sentence": sentence, "source": task.source.size, "target": task.target.size}
-    if source is not None:
-        told["source_images"] = describe_images(source, task.source)
-    if target is not None:
-        told["target_images"] = describe_images(target)
-    if source is not None and target is not None:
-        told["in_both"] = len(source.duplicates(target))
-    return told
 
 
 class _Recorder:
@@ -159,7 +159,7 @@ def summarize(job: Job, found: dict[str, Any], adapted: Adapted, truth: Tensor |
         "rounds": len(adapted.history),
         "stopped": "settled" if adapted.settled else "last round",
         "seconds": round(adapted.seconds, 2),
-        "data": {name: value for name, value in found.items() if name != "sentence"},
+        "data": found,
         "mean_confidence": float(predictions.confidence.mean()),
         "kept_share": float(predictions.kept.float().mean()),
         "cluster_agreement": float((predictions.labels == predictions.cluster_labels).float().mean()),
@@ -180,32 +180,44 @@ def conclude(adapted: Adapted, folder: Path) -> str:
     )
 
 
-def predict(run: Path, source: Path, out: Path) -> None:
-    """Predict everything in a folder or feature file."""
+def predict(run: Path, source: Path, out: Path, *, format: Format = "csv", strict: bool = False) -> None:
+    """Predict everything in a folder, a list or a feature file; a submission to VisDA leaves nothing out."""
     if out.exists():
         raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
+    source = visda.list_of(source) if format == "visda" else source
     model = load(run)
-    domain, _ = read_domain(source, _reading(model))
+    with _reading(model, strict=strict or format == "visda") as reading:
+        domain, _ = read_domain(source, reading)
     predictions = model.predict(domain)
     with _writing(out):
-        predictions.write_csv(out, model.classes)
+        if format == "visda":
+            visda.write_submission(out, predictions.labels, model.classes)
+        else:
+            predictions.write_csv(out, model.classes)
     log.info("Predicted %d samples: %s", domain.size, out)
 
 
-def evaluate(run: Path, labeled: Path, out: Path | None = None) -> dict[str, Any]:
+def evaluate(run: Path, labeled: Path, out: Path | None = None, *, strict: bool = False) -> dict[str, Any]:
     """Measure a model on labelled data; classes are matched by name."""
     if out is not None and out.exists():
         raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
     model = load(run)
-    domain, _ = read_labeled_domain(labeled, _reading(model))
+    with _reading(model, strict=strict) as reading:
+        domain, _ = read_labeled_domain(labeled, reading)
     truth = match_classes(domain, model.classes)
+    unknown = unknown_classes([domain.classes[label] for label in domain.labels], model.classes)
+    if unknown and strict:
+        raise UserError(f"{str(labeled)!r} has samples of {unknown}, which the model does not know; remove them.")
     figures = measure(truth, model.predict(domain).probabilities)
     output.print(f"accuracy             {figures['accuracy']:.1%}")
     output.print(f"mean class accuracy  {figures['mean_class_accuracy']:.1%}")
     output.print(f"calibration error    {figures['calibration_error']:.1%}")
     output.print(f"samples              {figures['samples']}")
     if figures["left_out"]:
-        output.print(f"left out             {figures['left_out']} of classes that the model does not know")
+        output.print(
+            f"left out             {figures['left_out']} of classes that the model does not know: {unknown}",
+            markup=False,
+        )
     if out is not None:
         with _writing(out):
             write_json(out, figures | {"classes": list(model.classes)})
@@ -253,5 +265,9 @@ def _where_known(truth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return truth[known], values[known]
 
 
-def _reading(model: Model) -> Reading:
-    return Reading(model.images or ImageSettings(), os.cpu_count() or 1)
+@contextmanager
+def _reading(model: Model, *, strict: bool) -> Iterator[Reading]:
+    """How the model wants its files read, with a bar while they are checked."""
+    names = visda.CLASSES if visda.speaks_of(model.classes) else ()
+    with counting("checking images") as count:
+        yield Reading(model.images or ImageSettings(), os.cpu_count() or 1, strict, count, names)

@@ -1,8 +1,10 @@
 """Collections: several labelled domains of the same classes, and the tasks between them."""
 
 import hashlib
+import multiprocessing
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,10 +17,14 @@ from torch import Tensor
 
 from candapt import demo
 from candapt.commands import match_classes
+from candapt.console import counting
+from candapt.data import visda
+from candapt.data.checking import Progress
 from candapt.data.digits import handwritten_digits, rendered_digits
 from candapt.data.domains import Domain, LabeledDomain, Task
 from candapt.data.features import Arrays, checked_samples, labeled_arrays, read_arrays
 from candapt.data.images import find_images, labeled_image_domain
+from candapt.data.lists import labeled_list_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.randomness import generator
@@ -96,6 +102,24 @@ class ImageCollection:
     def fingerprint(self, name: str) -> str:
         """Hash of the files' names and sizes."""
         return _folder_hash(self.root / name)
+
+
+@dataclass(frozen=True)
+class ListedCollection(ImageCollection):
+    """The same, but where a domain has an `image_list.txt`, that says which images there are and of which classes."""
+
+    def domain(self, name: str) -> LabeledDomain:
+        """One domain, by its list."""
+        file = self._list(name)
+        return _listed_domain(file, self.images) if file.is_file() else super().domain(name)
+
+    def fingerprint(self, name: str) -> str:
+        """Hash of the list and of the files' names and sizes."""
+        file, files = self._list(name), super().fingerprint(name)
+        return f"{files} {hash_of(file)}" if file.is_file() else files
+
+    def _list(self, name: str) -> Path:
+        return self.root / name / visda.LIST
 
 
 @dataclass(frozen=True)
@@ -222,7 +246,24 @@ def _feature_domain(path: Path, name: str) -> LabeledDomain:
 
 @cache
 def _image_domain(folder: Path, images: ImageSettings) -> LabeledDomain:
-    return labeled_image_domain(folder, images, workers=os.cpu_count() or 1)[0]
+    with _counting(folder.name) as count:
+        return labeled_image_domain(folder, images, workers=os.cpu_count() or 1, skip_empty=True, progress=count)[0]
+
+
+@cache
+def _listed_domain(file: Path, images: ImageSettings) -> LabeledDomain:
+    with _counting(file.parent.name) as count:
+        return labeled_list_domain(file, images, classes=visda.CLASSES, workers=os.cpu_count() or 1, progress=count)[0]
+
+
+@contextmanager
+def _counting(name: str) -> Iterator[Progress | None]:
+    """A bar while files are checked; none in worker processes, which would draw over each other."""
+    if multiprocessing.parent_process() is not None:
+        yield None
+        return
+    with counting(f"checking images of {name}") as count:
+        yield count
 
 
 @cache

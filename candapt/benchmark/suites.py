@@ -16,6 +16,7 @@ from candapt.benchmark.collections import (
     DigitCollection,
     FeatureCollection,
     ImageCollection,
+    ListedCollection,
     domain_folders,
 )
 from candapt.benchmark.published import Published
@@ -97,11 +98,16 @@ def _features_or_folders(data: Path, settings: Settings, images: ImageChoice) ->
     return FeatureCollection(data) if is_feature_file(data) else _folders(data, settings, images)
 
 
-def _folders(data: Path, settings: Settings, images: ImageChoice) -> Collection:
+def _folders(data: Path, settings: Settings, images: ImageChoice) -> ImageCollection:
     expected = image_settings(Job(data, data, settings, images))
     if expected is None or not data.is_dir():
         raise UserError(f"The folder {str(data)!r} does not exist: give by --data one that holds a folder a domain.")
     return ImageCollection(data, expected)
+
+
+def _lists_or_folders(data: Path, settings: Settings, images: ImageChoice) -> Collection:
+    folders = _folders(data, settings, images)
+    return ListedCollection(folders.root, folders.images)
 
 
 def _digits(data: Path, settings: Settings, images: ImageChoice) -> Collection:
@@ -171,8 +177,8 @@ SUITES: dict[str, Suite] = {
     ),
     "visda2017": Suite(
         "VisDA-2017",
-        "a folder with train and validation",
-        _folders,
+        "the challenge's folder with train and validation",
+        _lists_or_folders,
         (TaskName("train", "validation", "train→validation"),),
         changes={
             "network.backbone": "resnet101.tv_in1k",

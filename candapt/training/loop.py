@@ -153,7 +153,11 @@ class Training:
         """Read the samples of each step, ahead and in other processes if so set."""
         steps, workers = _Steps(self.task, draws, seed), self.settings.training.workers
         loader = DataLoader(steps, batch_size=None, num_workers=workers, collate_fn=_unchanged)
-        yield from cast(Iterable[Batch], self.fabric.setup_dataloaders(loader, use_distributed_sampler=False))
+        read = self.fabric.setup_dataloaders(loader, use_distributed_sampler=False)
+        for batch in cast(Iterable[Batch | UserError], read):
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
 
     def one_batch(self, batch: Batch, progress: float) -> dict[str, float]:
         """All phases on one batch; returns the losses and the learning rate."""
@@ -227,8 +231,11 @@ def start_momentum(optimizers: Iterable[Optimizer]) -> None:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-class _Steps(Dataset[Batch]):
-    """The steps of a round as a data set, so that workers can read whole batches ahead."""
+class _Steps(Dataset[Batch | UserError]):
+    """The steps of a round as a data set, so that workers can read whole batches ahead.
+
+    What the user can put right is handed over and not raised: the loader would bury it in another process's traceback.
+    """
 
     def __init__(self, task: Task, draws: Sequence[Draw], seed: int) -> None:
         self.task, self.draws, self.seed = task, draws, seed
@@ -236,11 +243,14 @@ class _Steps(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.draws)
 
-    def __getitem__(self, step: int) -> Batch:
-        return {
-            name: BatchPart(self.read(part.side, part.indices, step, name), part.labels)
-            for name, part in self.draws[step].items()
-        }
+    def __getitem__(self, step: int) -> Batch | UserError:
+        try:
+            return {
+                name: BatchPart(self.read(part.side, part.indices, step, name), part.labels)
+                for name, part in self.draws[step].items()
+            }
+        except UserError as error:
+            return error
 
     def read(self, side: Side, indices: Tensor, step: int, name: str) -> Tensor:
         """Training views that depend on the step and the part's name alone."""

@@ -15,18 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
+from candapt.data.checking import ImageCheck, check_images
+from candapt.data.decoding import BrokenImageError, read_image
 from candapt.data.domains import Domain, LabeledDomain
-from candapt.data.images import (
-    BrokenImageError,
-    ImageCheck,
-    ImageSamples,
-    check_images,
-    describe_images,
-    find_images,
-    image_domain,
-    labeled_image_domain,
-    read_image,
-)
+from candapt.data.images import ImageSamples, find_images, image_domain, labeled_image_domain
+from candapt.data.inventory import describe_images
 from candapt.data.transforms import ImageSettings, Views
 from candapt.errors import UserError
 
@@ -269,6 +262,15 @@ class TestCheckImages:
         assert [path for path, _ in check.broken] == [bad]
         assert seen == [(done, 6) for done in range(1, 7)]
 
+    def test_thousands_of_files_in_order(self, tmp_path: Path) -> None:
+        data = save(tmp_path / "0000.png").read_bytes()
+        for number in range(1, 3000):
+            (tmp_path / f"{number:04}.png").write_bytes(data if number % 1000 else b"")
+        check = check_images(find_images(tmp_path), workers=4)
+        assert [path.name for path, _ in check.broken] == ["1000.png", "2000.png"]
+        assert len(check.paths) == 2998
+        assert list(check.paths) == sorted(check.paths)
+
     def test_nothing_to_check(self) -> None:
         assert check_images([], workers=2) == ImageCheck((), (), ())
 
@@ -284,8 +286,25 @@ class TestCheckImages:
         found = describe_images(check, domain)
         assert found["classes"] == {"a": 3, "b": 1}
         assert (found["images"], found["broken"], found["repeated"], found["imbalance"]) == (4, 0, 1, 3)
+        assert found["grey"] == 0
         assert found["sizes"] == {"smallest": (5, 10), "median": (9, 10), "largest": (40, 10)}
-        assert describe_images(ImageCheck((), (), ())) == {"images": 0, "broken": 0, "repeated": 0}
+        assert describe_images(ImageCheck((), (), ())) == {"images": 0, "broken": 0, "repeated": 0, "grey": 0}
+
+    def test_images_without_color_are_counted(self, tmp_path: Path) -> None:
+        grey = np.full((8, 8), 90, np.uint8)
+        kinds = {
+            "L": "l.png",
+            "1": "bits.png",
+            "LA": "la.png",
+            "RGB": "rgb.png",
+            "P": "palette.png",
+            "CMYK": "cmyk.jpg",
+        }
+        for mode, name in kinds.items():
+            Image.fromarray(grey).convert(mode).save(tmp_path / name)
+        save(tmp_path / "deep.png", np.full((8, 8), 9000, np.uint16))
+        save(tmp_path / "float.tif", np.full((8, 8), 0.3, np.float32))
+        assert check_images(find_images(tmp_path)).grey == 5
 
 
 class TestImageSamples:
@@ -350,6 +369,7 @@ class TestDomains:
     def test_the_layout_of_office31(self, folder: Path) -> None:
         folder.rename(folder.parent / "images")
         (folder.parent / ".DS_Store").touch()
+        (folder.parent / "README.txt").touch()
         domain, _ = labeled_image_domain(folder.parent, SMALL)
         assert domain.classes == ("ant", "cat")
         assert domain.names[0] == "images/ant/1.png"

@@ -1,14 +1,18 @@
-"""Views against plain Pillow and numpy."""
+"""Views against plain Pillow and numpy, and against torchvision's own transforms."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from candapt.data.decoding import read_image
 from candapt.data.transforms import IMAGENET_MEAN, IMAGENET_STD, ImageSettings, Views
 from candapt.errors import UserError
+
+from torchvision.transforms import v2  # isort: skip  (after candapt, which declares the operators that it looks for)
 
 
 def photo(width: int = 300, height: int = 210) -> Image.Image:
@@ -57,6 +61,47 @@ def test_the_papers_training_view_is_a_crop_maybe_flipped() -> None:
     assert len(drawn) == 300
     assert len(set(drawn)) == len(places)  # every place, flipped and not, comes up
     assert 110 < sum(place >= 25 for place in drawn) < 190
+
+
+def composed(settings: ImageSettings, *crop: v2.Transform) -> v2.Compose:
+    """The authors' transform as torchvision composes it."""
+    resize = v2.Resize((settings.resize, settings.resize), v2.InterpolationMode.BICUBIC)
+    normalize = v2.Normalize(list(settings.mean), list(settings.std))
+    return v2.Compose([resize, *crop, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), normalize])
+
+
+@pytest.mark.parametrize(("size", "resize"), [(224, 256), (64, 73), (299, 342), (32, 32)])
+def test_evaluation_is_torchvisions(size: int, resize: int) -> None:
+    settings = ImageSettings(size=size, resize=resize)
+    expected = composed(settings, v2.CenterCrop(size))(photo())
+    torch.testing.assert_close(Views(settings).evaluation(photo()), expected.as_subclass(torch.Tensor))
+
+
+def test_the_papers_training_view_is_drawn_like_torchvisions() -> None:
+    """The same crops, flipped and not, come up; neither draws others."""
+    settings, image = ImageSettings(size=22, resize=24), photo(24, 24)
+    reference, views = composed(settings, v2.RandomCrop(22), v2.RandomHorizontalFlip()), Views(settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = {np.round(reference(image).numpy(), 4).tobytes() for _ in range(200)}
+        ours = {np.round(views.training(image).numpy(), 4).tobytes() for _ in range(200)}
+    assert ours == theirs
+    assert len(ours) == 2 * 3 * 3
+
+
+@pytest.mark.parametrize("side", [700, 1024, 2100, 4200])
+def test_a_jpeg_decoded_smaller_looks_the_same(tmp_path: Path, side: int) -> None:
+    """Reduced decoding leaves at least twice the resize size, and moves a view by a level or two of 255."""
+    settings, path = ImageSettings(size=56, resize=64), tmp_path / "a.jpg"
+    width = side // 4
+    photo(width, width * 3 // 4).save(path, quality=90)
+    whole, reduced = read_image(path), read_image(path, min_size=settings.min_size)
+    assert (reduced.size == whole.size) is (min(whole.size) < 2 * settings.min_size)
+    assert min(reduced.size) >= min(settings.min_size, *whole.size)
+    difference = Views(settings).evaluation(whole) - Views(settings).evaluation(reduced)
+    levels = difference.abs().mul(torch.tensor(settings.std)[:, None, None] * 255)
+    assert levels.mean() < 2
+    assert levels.max() < 16
 
 
 @pytest.mark.parametrize("augmentation", ["paper", "strong"])

@@ -9,7 +9,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from candapt.data.images import find_images, read_image
+from candapt.data.decoding import read_image
+from candapt.data.images import find_images
 from candapt.data.transforms import ImageSettings, Views
 from candapt.errors import UserError
 from candapt.network import backbones
