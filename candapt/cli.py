@@ -117,6 +117,23 @@ def evaluate(arguments: list[str]) -> None:
     commands.evaluate(options.run, options.labeled, options.out)
 
 
+def embed(arguments: list[str]) -> None:
+    """Write the features that a frozen backbone gives of images to an .npz file, to adapt later without them."""
+    parser = _parser("embed", embed)
+    parser.add_argument("input", type=Path, help="Folder of images.")
+    parser.add_argument("--out", type=Path, required=True, help=".npz file to write: x, names; with labels y, classes.")
+    parser.add_argument("--labeled", action="store_true", help="INPUT has one sub-folder a class; write y and classes.")
+    parser.add_class_arguments(NetworkSettings, "network", skip=_HEAD_SETTINGS)
+    parser.add_class_arguments(ImageChoice, "images", skip={"augmentation"})
+    options = parser.parse_args(_spelled_out(arguments))
+    made = parser.instantiate(options)
+    commands.embed(options.input, options.out, made.network, made.images, labeled=options.labeled)
+
+
+_HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "dropout"}
+"""What only a training needs to know of the network."""
+
+
 def benchmark(arguments: list[str]) -> None:
     """Run tasks × methods × seeds of a suite into the paper's tables; what is stored already is not run again."""
     # matplotlib and its fonts, for the demonstration's suite, take seconds to import
@@ -157,6 +174,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "adapt": adapt,
     "predict": predict,
     "evaluate": evaluate,
+    "embed": embed,
     "benchmark": benchmark,
 }
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from candapt.adaptation import Adapted, check_settings, check_task, initial_layers
+from candapt.adaptation import Adapted, check_settings, check_task, initial_layers, make_fabric
 from candapt.adaptation import adapt as adapt_task
 from candapt.cache import ActivationCache
 from candapt.console import TrainingBar, counting, log_to
@@ -22,11 +23,13 @@ from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labe
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
+from candapt.files import write_atomically
+from candapt.frozen import all_rows
 from candapt.model import Model, load
-from candapt.network.backbones import input_settings
+from candapt.network.backbones import SMALL_CNN, build_backbone, input_settings
 from candapt.network.build import decide
 from candapt.runs import RunFolder, describe_settings, plain, versions, write_json
-from candapt.settings import ImageChoice, Settings
+from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
 from candapt.training.checkpoint import save_checkpoint
 from candapt.training.loop import Record, Training
 
@@ -102,14 +105,19 @@ def image_settings(job: Job) -> ImageSettings | None:
     """How image files become samples, by the backbone's expectations and the user's choice; None for feature files."""
     if is_feature_file(job.source) and is_feature_file(job.target):
         return None
-    network = job.settings.network
+    return expected_images(job.settings.network, job.images)
+
+
+def expected_images(network: NetworkSettings, choice: ImageChoice) -> ImageSettings:
+    """How image files become the input of a backbone, where the user did not choose otherwise."""
     expects = input_settings(decide(network, (3, 224, 224)).backbone)
     return ImageSettings.for_input(
-        job.images.size or expects.size,
+        choice.size or expects.size,
         expects.mean,
         expects.std,
-        resize=job.images.resize,
-        augmentation=job.images.augmentation,
+        resize=choice.resize,
+        augmentation=choice.augmentation,
+        shrink=choice.shrink,
     )
 
 
@@ -210,6 +218,31 @@ def evaluate(run: Path, labeled: Path, out: Path | None = None) -> dict[str, Any
         with _writing(out):
             write_json(out, figures | {"classes": list(model.classes)})
     return figures
+
+
+def embed(images: Path, out: Path, network: NetworkSettings, choice: ImageChoice, *, labeled: bool = False) -> None:
+    """Write the features of every image, as a frozen backbone gives them, to an `.npz` file."""
+    if out.exists():
+        raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
+    if is_feature_file(images):
+        raise UserError(f"{str(images)!r} holds arrays already: give a folder of images to `candapt embed`.")
+    if not is_feature_file(out) or not out.absolute().parent.is_dir():
+        raise UserError(f"--out is {str(out)!r}, but must be a file ending in .npz in a folder that exists.")
+    name = decide(network, (3, 224, 224)).backbone
+    if name == SMALL_CNN and network.weights is None:
+        raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
+    backbone = build_backbone(name, weights=network.weights)
+    with counting("checking images") as count:
+        reading = Reading(expected_images(network, choice), os.cpu_count() or 1, progress=count)
+        domain, _ = (read_labeled_domain if labeled else read_domain)(images, reading)
+    with counting("features") as count:
+        features = all_rows(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
+    arrays: dict[str, Any] = {"x": features.numpy(), "names": np.array(domain.names)}
+    if isinstance(domain, LabeledDomain):
+        arrays |= {"y": domain.labels.numpy(), "classes": np.array(domain.classes)}
+    with _writing(out), write_atomically(out) as part, part.open("wb") as file:
+        np.savez(file, **arrays)
+    log.info("%d features of %d images by %s: %s", features.shape[1], len(features), name, out)
 
 
 @contextmanager
