@@ -130,6 +130,17 @@ def embed(arguments: list[str]) -> None:
     commands.embed(options.input, options.out, made.network, made.images, labeled=options.labeled)
 
 
+def cache(arguments: list[str]) -> None:
+    """List what frozen layers made of images and is kept on disk, or clear it."""
+    parser = _parser("cache", cache)
+    parser.add_argument("action", nargs="?", type=str, default="list", help="list, or clear: all, or the KEY alone.")
+    parser.add_argument("key", nargs="?", type=str | None, default=None, help="First column of the list, or its start.")
+    _add_cache(parser)
+    options = parser.parse_args(arguments)
+    actions = {"list": commands.list_cache, "clear": commands.clear_cache}
+    actions[_known(options.action, actions, "The action")](options.cache, options.key)
+
+
 _HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "dropout"}
 """What only a training needs to know of the network."""
 
@@ -175,6 +186,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "predict": predict,
     "evaluate": evaluate,
     "embed": embed,
+    "cache": cache,
     "benchmark": benchmark,
 }
 

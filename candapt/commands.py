@@ -5,17 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from candapt.adaptation import Adapted, check_settings, check_task, initial_layers, make_fabric
 from candapt.adaptation import adapt as adapt_task
-from candapt.cache import ActivationCache
+from candapt.cache import ActivationCache, Entry, readable
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.images import ImageCheck, describe_images
@@ -243,6 +245,41 @@ def embed(images: Path, out: Path, network: NetworkSettings, choice: ImageChoice
     with _writing(out), write_atomically(out) as part, part.open("wb") as file:
         np.savez(file, **arrays)
     log.info("%d features of %d images by %s: %s", features.shape[1], len(features), name, out)
+
+
+def list_cache(folder: Path | None, key: str | None = None) -> None:
+    """Show the entries of the activation cache, the last used first."""
+    cache = ActivationCache(folder)
+    entries = cache.find(key)
+    if not entries:
+        output.print(f"The cache {cache.folder} is empty.")
+        return
+    table = Table("key", "backbone", "depth", "images", "views", "size", "last used", "state", box=None)
+    for entry in entries:
+        table.add_row(*describe_entry(entry))
+    if not output.is_terminal:  # a file or a pipe has no width that the table must fit
+        table.width = output.measure(table, options=output.options.update(width=1000)).maximum
+    output.print(table)
+    output.print(f"{readable(sum(entry.size for entry in entries))} in {cache.folder}")
+
+
+def clear_cache(folder: Path | None, key: str | None = None) -> None:
+    """Remove all entries of the activation cache, or one."""
+    cache = ActivationCache(folder)
+    entries = cache.find(key)
+    size = sum(entry.size for entry in entries)
+    for entry in entries:
+        cache.remove(entry)
+    output.print(f"Removed {len(entries)} of the entries in {cache.folder}, {readable(size)}.")
+
+
+def describe_entry(entry: Entry) -> list[str]:
+    """The cells of an entry's row."""
+    about, begun = entry.about, entry.begun
+    told = [str(about.get(name, "?")) for name in ("backbone", "finetune", "images")]
+    used = datetime.fromtimestamp(entry.last_used).strftime("%Y-%m-%d %H:%M")
+    state = f"partial ({', '.join(begun)})" if begun or not entry.views else "complete"
+    return [entry.folder.name[:12], *told, str(len(entry.views)), readable(entry.size), used, state]
 
 
 @contextmanager
