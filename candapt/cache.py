@@ -210,6 +210,15 @@ class ActivationCache:
         named = [Entry(path) for path in found if re.fullmatch("[0-9a-f]{32}", path.name)]
         return sorted(named, key=lambda entry: entry.last_used, reverse=True)
 
+    def find(self, key: str | None = None) -> list[Entry]:
+        """All entries, or the one whose key begins so."""
+        found = [entry for entry in self.entries() if entry.folder.name.startswith(key or "")]
+        if key is not None and len(found) != 1:
+            raise UserError(
+                f"{len(found)} keys in {str(self.folder)!r} begin with {key!r}: `candapt cache` lists them."
+            )
+        return found
+
     @staticmethod
     def remove(entry: Entry) -> None:
         """Delete an entry, unless someone is writing it."""

@@ -125,6 +125,34 @@ def evaluate(arguments: list[str]) -> None:
     commands.evaluate(options.run, options.labeled, options.out, strict=options.strict)
 
 
+def embed(arguments: list[str]) -> None:
+    """Write the features that a frozen backbone gives of images to an .npz file, to adapt later without them."""
+    parser = _parser("embed", embed)
+    parser.add_argument("input", type=Path, help="Folder of images.")
+    parser.add_argument("--out", type=Path, required=True, help=".npz file to write: x, names; with labels y, classes.")
+    parser.add_argument("--labeled", action="store_true", help="INPUT has one sub-folder a class; write y and classes.")
+    parser.add_class_arguments(NetworkSettings, "network", skip=_HEAD_SETTINGS)
+    parser.add_class_arguments(ImageChoice, "images", skip={"augmentation"})
+    options = parser.parse_args(_spelled_out(arguments))
+    made = parser.instantiate(options)
+    commands.embed(options.input, options.out, made.network, made.images, labeled=options.labeled)
+
+
+def cache(arguments: list[str]) -> None:
+    """List what frozen layers made of images and is kept on disk, or clear it."""
+    parser = _parser("cache", cache)
+    parser.add_argument("action", nargs="?", type=str, default="list", help="list, or clear: all, or the KEY alone.")
+    parser.add_argument("key", nargs="?", type=str | None, default=None, help="First column of the list, or its start.")
+    _add_cache(parser)
+    options = parser.parse_args(arguments)
+    actions = {"list": commands.list_cache, "clear": commands.clear_cache}
+    actions[_known(options.action, actions, "The action")](options.cache, options.key)
+
+
+_HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "dropout"}
+"""What only a training needs to know of the network."""
+
+
 def benchmark(arguments: list[str]) -> None:
     """Run tasks × methods × seeds of a suite into the paper's tables; what is stored already is not run again."""
     # matplotlib and its fonts, for the demonstration's suite, take seconds to import
@@ -165,6 +193,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "adapt": adapt,
     "predict": predict,
     "evaluate": evaluate,
+    "embed": embed,
+    "cache": cache,
     "benchmark": benchmark,
 }
 

@@ -5,16 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
-from candapt.adaptation import Adapted, check_settings, check_task, initial_layers
+from candapt.adaptation import Adapted, check_settings, check_task, initial_layers, make_fabric
 from candapt.adaptation import adapt as adapt_task
-from candapt.cache import ActivationCache
+from candapt.cache import ActivationCache, Entry, readable
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data import visda
 from candapt.data.domains import LabeledDomain, Side, Task
@@ -30,11 +33,13 @@ from candapt.data.inventory import describe_data, sentences
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
+from candapt.files import write_atomically
+from candapt.frozen import all_rows
 from candapt.model import Model, load
-from candapt.network.backbones import input_settings
+from candapt.network.backbones import SMALL_CNN, build_backbone, input_settings
 from candapt.network.build import decide
 from candapt.runs import RunFolder, describe_settings, plain, versions, write_json
-from candapt.settings import ImageChoice, Settings
+from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
 from candapt.training.checkpoint import save_checkpoint
 from candapt.training.loop import Record, Training
 
@@ -116,14 +121,19 @@ def image_settings(job: Job) -> ImageSettings | None:
     """How image files become samples, by the backbone's expectations and the user's choice; None for feature files."""
     if is_feature_file(job.source) and is_feature_file(job.target):
         return None
-    network = job.settings.network
+    return expected_images(job.settings.network, job.images)
+
+
+def expected_images(network: NetworkSettings, choice: ImageChoice) -> ImageSettings:
+    """How image files become the input of a backbone, where the user did not choose otherwise."""
     expects = input_settings(decide(network, (3, 224, 224)).backbone)
     return ImageSettings.for_input(
-        job.images.size or expects.size,
+        choice.size or expects.size,
         expects.mean,
         expects.std,
-        resize=job.images.resize,
-        augmentation=job.images.augmentation,
+        resize=choice.resize,
+        augmentation=choice.augmentation,
+        shrink=choice.shrink,
     )
 
 
@@ -222,6 +232,66 @@ def evaluate(run: Path, labeled: Path, out: Path | None = None, *, strict: bool 
         with _writing(out):
             write_json(out, figures | {"classes": list(model.classes)})
     return figures
+
+
+def embed(images: Path, out: Path, network: NetworkSettings, choice: ImageChoice, *, labeled: bool = False) -> None:
+    """Write the features of every image, as a frozen backbone gives them, to an `.npz` file."""
+    if out.exists():
+        raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
+    if is_feature_file(images):
+        raise UserError(f"{str(images)!r} holds arrays already: give a folder of images to `candapt embed`.")
+    if not is_feature_file(out) or not out.absolute().parent.is_dir():
+        raise UserError(f"--out is {str(out)!r}, but must be a file ending in .npz in a folder that exists.")
+    name = decide(network, (3, 224, 224)).backbone
+    if name == SMALL_CNN and network.weights is None:
+        raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
+    backbone = build_backbone(name, weights=network.weights)
+    with counting("checking images") as count:
+        reading = Reading(expected_images(network, choice), os.cpu_count() or 1, progress=count)
+        domain, _ = (read_labeled_domain if labeled else read_domain)(images, reading)
+    with counting("features") as count:
+        features = all_rows(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
+    arrays: dict[str, Any] = {"x": features.numpy(), "names": np.array(domain.names)}
+    if isinstance(domain, LabeledDomain):
+        arrays |= {"y": domain.labels.numpy(), "classes": np.array(domain.classes)}
+    with _writing(out), write_atomically(out) as part, part.open("wb") as file:
+        np.savez(file, **arrays)
+    log.info("%d features of %d images by %s: %s", features.shape[1], len(features), name, out)
+
+
+def list_cache(folder: Path | None, key: str | None = None) -> None:
+    """Show the entries of the activation cache, the last used first."""
+    cache = ActivationCache(folder)
+    entries = cache.find(key)
+    if not entries:
+        output.print(f"The cache {cache.folder} is empty.")
+        return
+    table = Table("key", "backbone", "depth", "images", "views", "size", "last used", "state", box=None)
+    for entry in entries:
+        table.add_row(*describe_entry(entry))
+    if not output.is_terminal:  # a file or a pipe has no width that the table must fit
+        table.width = output.measure(table, options=output.options.update(width=1000)).maximum
+    output.print(table)
+    output.print(f"{readable(sum(entry.size for entry in entries))} in {cache.folder}")
+
+
+def clear_cache(folder: Path | None, key: str | None = None) -> None:
+    """Remove all entries of the activation cache, or one."""
+    cache = ActivationCache(folder)
+    entries = cache.find(key)
+    size = sum(entry.size for entry in entries)
+    for entry in entries:
+        cache.remove(entry)
+    output.print(f"Removed {len(entries)} of the entries in {cache.folder}, {readable(size)}.")
+
+
+def describe_entry(entry: Entry) -> list[str]:
+    """The cells of an entry's row."""
+    about, begun = entry.about, entry.begun
+    told = [str(about.get(name, "?")) for name in ("backbone", "finetune", "images")]
+    used = datetime.fromtimestamp(entry.last_used).strftime("%Y-%m-%d %H:%M")
+    state = f"partial ({', '.join(begun)})" if begun or not entry.views else "complete"
+    return [entry.folder.name[:12], *told, str(len(entry.views)), readable(entry.size), used, state]
 
 
 @contextmanager

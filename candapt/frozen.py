@@ -1,5 +1,6 @@
 """Samples as they come out of layers that are not trained."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 
@@ -86,3 +87,18 @@ class FrozenSamples:
 def behind(frozen: nn.Module | None, domain: Domain) -> Domain:
     """The domain as it comes out of the frozen layers, computed when it is read; itself if there are none."""
     return domain if frozen is None else Domain(FrozenSamples(frozen, domain.samples), domain.names)
+
+
+def all_rows(frozen: nn.Module, domain: Domain, progress: Callable[[int, int], None]) -> Tensor:
+    """What the frozen layers make of every sample's evaluation view, in single precision.
+
+    Args:
+        frozen: the layers.
+        domain: what goes through them.
+        progress: told after each chunk how many samples are through and how many there are.
+    """
+    samples, chunks = FrozenSamples(frozen, domain.samples, dtype=torch.float32), []
+    for number in range(samples.chunks):
+        chunks.append(samples.chunk(number))
+        progress(min((number + 1) * CHUNK, len(samples)), len(samples))
+    return torch.cat(chunks)

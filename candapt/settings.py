@@ -17,6 +17,8 @@ class ImageChoice:
     """Height and width of the whole image before it is cropped to the input; null: 256 for an input of 224."""
     augmentation: Literal["paper", "strong", "none"] = "paper"
     """Training views: random crop and flip (paper), zoom, flip and colors (strong), or none."""
+    shrink: bool = True
+    """Let the decoder shrink large JPEGs on its way, which is much faster and changes features little."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from candapt.adaptation import adapt
 from candapt.cache import ActivationCache, Entry, View, default_folder
+from candapt.cli import main
 from candapt.data.cached import CachedSamples
 from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.images import image_domain
@@ -287,3 +288,91 @@ def test_training_over_the_cache(backbone: str, finetune: str, tmp_path: Path) -
     assert torch.equal(again.features, adapted.predictions.features)
     trained = {name.split(".")[1] for name, _ in adapted.model.layers.network.named_parameters()}
     assert ("layers" in trained) is (finetune == "last-stage")
+
+
+class TestCommand:
+    @pytest.fixture
+    def filled(self, cache: ActivationCache) -> ActivationCache:
+        cache.through(layers_of(), drawings())
+        cache.through(layers_of(NetworkSettings(backbone="small-cnn", finetune="last-stage", views=1)), drawings())
+        cache.entries()[0].folder.joinpath("affine-2.begun").write_bytes(b"")
+        return cache
+
+    @staticmethod
+    def run(cache: ActivationCache, *words: str) -> int:
+        return main(["cache", *words, "--cache", str(cache.folder)])
+
+    def test_list(self, filled: ActivationCache, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.run(filled) == 0
+        titles, newest, oldest, total = map(str.rstrip, capsys.readouterr().out.splitlines())
+        assert titles.split()[:6] == ["key", "backbone", "depth", "images", "views", "size"]
+        entries = filled.entries()
+        assert newest.split()[:5] == [entries[0].folder.name[:12], "small-cnn", "last-stage", "69", "2"]
+        assert newest.endswith("partial (affine-2)")
+        assert oldest.split()[:7] == [entries[1].folder.name[:12], "small-cnn", "head", "69", "3", "106", "KB"]
+        assert oldest.endswith("complete")
+        assert total.endswith(str(filled.folder))
+
+    def test_clear_one(self, filled: ActivationCache) -> None:
+        kept, removed = filled.entries()
+        assert self.run(filled, "clear", removed.folder.name[:12]) == 0
+        assert filled.entries() == [kept]
+
+    def test_clear_all(self, filled: ActivationCache, capsys: pytest.CaptureFixture[str]) -> None:
+        (filled.folder / "notes.txt").write_text("mine")
+        assert self.run(filled, "clear") == 0
+        assert capsys.readouterr().out.startswith("Removed 2 of the entries in ")
+        assert [path.name for path in filled.folder.iterdir()] == ["notes.txt"]
+        assert self.run(filled) == 0
+        assert capsys.readouterr().out == f"The cache {filled.folder} is empty.\n"
+
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (("clear", "nothing"), "0 keys in"),
+            (("clear", ""), "2 keys in"),
+            (("wipe",), "The action is 'wipe', but must be one of list, clear."),
+        ],
+    )
+    def test_what_is_refused(
+        self, filled: ActivationCache, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run(filled, *words) == 2
+        assert sentence in capsys.readouterr().err
+        assert len(filled.entries()) == 2
+
+    def test_an_entry_that_nothing_is_known_of(self, filled: ActivationCache) -> None:
+        entry = filled.entries()[0]
+        (entry.folder / "about.json").write_text("?")
+        assert self.run(filled) == 0
+        assert self.run(filled, "clear", entry.folder.name) == 0
+
+
+class TestFromTheCommandLine:
+    @pytest.fixture
+    def words(self, tmp_path: Path) -> list[str]:
+        """An adaptation to photographs, all but the depth."""
+        weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")
+        photos = (write_photos(tmp_path / "source"), write_photos(tmp_path / "target", seed=1))
+        flags = [*("--backbone", "test_resnet", "--weights", weights, "--images.size", 32, "--rounds", 1)]
+        flags += [*("--training.steps", 2, "--training.batch_size", 4, "--cache", tmp_path / "cache")]
+        return [str(word) for word in ("adapt", *photos, "--out", tmp_path / "run", *flags)]
+
+    @pytest.mark.parametrize("finetune", ["last-stage", "head"])
+    def test_predict_reproduces_the_predictions(self, words: list[str], finetune: str, tmp_path: Path) -> None:
+        assert main([*words, "--finetune", finetune]) == 0
+        run, again = tmp_path / "run", tmp_path / "again.csv"
+        assert main(["predict", str(run), str(tmp_path / "target"), "--out", str(again)]) == 0
+        assert again.read_bytes() == (run / "predictions.csv").read_bytes()
+        (entries,) = {tuple(entry.views) for entry in ActivationCache(tmp_path / "cache").entries()}
+        assert entries == ("evaluation", "paper-1", "paper-2")
+
+    def test_without_room_nothing_is_begun(
+        self, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        usage = namedtuple("usage", "free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000))
+        assert main([*words, "--finetune", "head"]) == 2
+        assert "has only 1 KB free" in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+        assert not (tmp_path / "cache").exists()

@@ -36,6 +36,8 @@ class ImageSettings:
     """Give the network one grey channel in place of red, green and blue."""
     augmentation: Augmentation = "paper"
     """Training view: `paper` (random crop, flip), `strong` (random zoom, flip, colors) or `none` (as evaluated)."""
+    shrink: bool = True
+    """Let a decoder shrink large JPEGs down to `min_size`."""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -57,14 +59,14 @@ class ImageSettings:
         return 1 if self.grey else 3
 
     @property
-    def min_size(self) -> int:
-        """Smallest side down to which a decoder may shrink an image before it is resized.
+    def min_size(self) -> int | None:
+        """Smallest side down to which a decoder may shrink an image before it is resized; None if it may not.
 
         Twice the resize size: the bicubic filter then still sees finer pixels than it makes. On 20 photos enlarged to
         2100 pixels, ResNet-50 features kept a cosine of 0.9990 at worst to those of the full image; with the resize
         size itself it was 0.92. It also covers the zoom of the strong augmentation.
         """
-        return 2 * self.resize
+        return 2 * self.resize if self.shrink else None
 
     @classmethod
     def for_input(
@@ -75,6 +77,7 @@ class ImageSettings:
         *,
         resize: int | None = None,
         augmentation: Augmentation = "paper",
+        shrink: bool = True,
     ) -> Self:
         """Settings for a network's expected input; one mean makes them grey.
 
@@ -84,9 +87,11 @@ class ImageSettings:
             std: standard deviation of each channel.
             resize: side before the crop; by default the paper's proportion, 256 to 224.
             augmentation: kind of training view.
+            shrink: let the decoder shrink large JPEGs.
         """
         resize = round(size * 256 / 224) if resize is None else resize
-        return cls(size, resize, tuple(mean), tuple(std), grey=len(mean) == 1, augmentation=augmentation)
+        grey = len(mean) == 1
+        return cls(size, resize, tuple(mean), tuple(std), grey=grey, augmentation=augmentation, shrink=shrink)
 
 
 class Views:
