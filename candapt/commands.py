@@ -158,6 +158,7 @@ def summarize(job: Job, found: dict[str, Any], adapted: Adapted, truth: Tensor |
         "seed": job.settings.seed,
         "rounds": len(adapted.history),
         "stopped": "settled" if adapted.settled else "last round",
+        "selection": adapted.choice.describe(),
         "seconds": round(adapted.seconds, 2),
         "data": {name: value for name, value in found.items() if name != "sentence"},
         "mean_confidence": float(predictions.confidence.mean()),
@@ -174,8 +175,10 @@ def summarize(job: Job, found: dict[str, Any], adapted: Adapted, truth: Tensor |
 def conclude(adapted: Adapted, folder: Path) -> str:
     """The last line of a run."""
     agreement = float((adapted.predictions.labels == adapted.predictions.cluster_labels).float().mean())
+    choice = adapted.choice
+    kept = "" if choice.round == choice.last_round else f" Kept round {choice.round + 1}, the best by {choice.select}."
     return (
-        f"Done in {adapted.seconds:.0f} s after {len(adapted.history)} rounds; classifier and clusters agree on "
+        f"Done in {adapted.seconds:.0f} s after {len(adapted.history)} rounds.{kept} Classifier and clusters agree on "
         f"{agreement:.1%} of the target. Predictions: {folder / 'predictions.csv'}"
     )
 
