@@ -47,6 +47,14 @@ class Adapted:
     """Whether it stopped because labels and centers had settled, before the last round."""
     choice: Choice
     """Which round's model it is."""
+    task: Task
+    prepared: Task
+    """What it was trained on: the task through the frozen layers."""
+
+    @property
+    def record(self) -> Record:
+        """What is known of the round whose model it is."""
+        return self.history[self.choice.round]
 
 
 def adapt(
@@ -99,7 +107,7 @@ def adapt(
     )
     predictions = model.predict_prepared(prepared.target)
     history, seconds = training.state.history, time.perf_counter() - started
-    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds, choice)
+    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds, choice, task, prepared)
 
 
 def initial_layers(task: Task, settings: Settings) -> Layers:
