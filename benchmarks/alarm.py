@@ -17,7 +17,7 @@ from benchmarks.record import record
 from candapt.adaptation import adapt
 from candapt.baseline import baseline_of, compare
 from candapt.console import TrainingBar, show_log
-from candapt.data.domains import Domain, Task
+from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.evaluation.alarm import warnings_from
 from candapt.presets import make_settings
@@ -88,9 +88,10 @@ def main() -> None:
 def run(case: str, task: str, seed: int, rounds: int, width: int | None) -> dict[str, Any]:
     """One run and what the alarm said; it is right to speak in all cases but the good one."""
     random = np.random.default_rng(seed)
-    sx, sy, tx, ty = CASES[case](read(*task.split("-"), width), random)
+    source, target = task.split("-")
+    sx, sy, tx, ty = CASES[case](read(source, target, width), random)
     settings = make_settings("can", seed=seed, changes={"rounds": rounds})
-    adapted = adapt(Task(labeled_arrays(sx, sy, where=task), Domain(tx)), settings)
+    adapted = adapt(Task(labeled_arrays(sx, sy, where=task), Domain(ArraySamples(tx))), settings)
     with TrainingBar(f"{task}, {case}, source-only", rounds) as bar:
         baseline = baseline_of(adapted, settings, bar)
     facts = compare(adapted, baseline)
