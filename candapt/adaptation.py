@@ -13,7 +13,7 @@ from candapt.cache import ActivationCache, Progress
 from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.evaluation.selection import check_choice
+from candapt.evaluation.selection import Choice, check_choice
 from candapt.methods import METHODS
 from candapt.model import Model, Predictions, reach_of
 from candapt.network.build import Layers, build_layers
@@ -45,6 +45,16 @@ class Adapted:
     seconds: float
     settled: bool
     """Whether it stopped because labels and centers had settled, before the last round."""
+    choice: Choice
+    """Which round's model it is."""
+    task: Task
+    prepared: Task
+    """What it was trained on: the task through the frozen layers."""
+
+    @property
+    def record(self) -> Record:
+        """What is known of the round whose model it is."""
+        return self.history[self.choice.round]
 
 
 def adapt(
@@ -82,6 +92,7 @@ def adapt(
     training = Training(fabric, method, prepared, settings)
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     training.run(watcher.on_step if watcher else nothing, watcher.on_round if watcher else nothing)
+    choice = training.return_to_best()
     clusters = method.final_clusters(training.describe_round())
     model = Model(
         method.cpu().eval(),
@@ -96,7 +107,7 @@ def adapt(
     )
     predictions = model.predict_prepared(prepared.target)
     history, seconds = training.state.history, time.perf_counter() - started
-    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds)
+    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds, choice, task, prepared)
 
 
 def initial_layers(task: Task, settings: Settings) -> Layers:

@@ -81,6 +81,7 @@ def adapt(arguments: list[str]) -> None:
         images=parser.instantiate(options).images,
         target_labels=options.target_labels,
         strict=options.strict,
+        baseline=options.baseline,
         cache=options.cache,
     )
     commands.adapt(job, options.out)
@@ -253,6 +254,9 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_argument(
         "--target-labels", type=Path | None, help="CSV (path,label) or .npz (y): for reports marked oracle only."
     )
+    parser.add_argument(
+        "--baseline", type=bool, default=True, help="Train source-only beside, to warn where adaptation did not help."
+    )
     _add_strict(parser)
     _add_cache(parser)
     parser.add_class_arguments(ImageChoice, "images")
@@ -309,7 +313,9 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
         parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family({**PRESETS[preset], **suite.changes}, methods))
     # What a run's config.yaml says of its data, its method and its seed is the suite's business.
-    foreign = {"source", "target", "target_labels", "strict", "method", "seed", "preset", *METHODS} - set(methods)
+    foreign = {"source", "target", "target_labels", "strict", "baseline", "method", "seed", "preset", *METHODS} - set(
+        methods
+    )
     kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
     return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
 

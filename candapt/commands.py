@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from candapt.adaptation import Adapted, check_settings, check_task, initial_layers, make_fabric
 from candapt.adaptation import adapt as adapt_task
+from candapt.baseline import METHOD as BASELINE
+from candapt.baseline import Baseline, baseline_of, compare
 from candapt.cache import ActivationCache, Entry, readable
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data import visda
@@ -33,6 +35,7 @@ from candapt.data.inventory import describe_data, sentences
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
+from candapt.evaluation.alarm import warnings_from
 from candapt.files import write_atomically
 from candapt.frozen import all_rows
 from candapt.model import Model, load
@@ -60,6 +63,8 @@ class Job:
     images: ImageChoice = field(default_factory=ImageChoice)
     target_labels: Path | None = None
     strict: bool = False
+    baseline: bool = True
+    """Train source-only beside, to tell whether adaptation helped."""
     cache: Path | None = None
     """Folder of the activation cache; None for the user's. It changes no result."""
 
@@ -69,13 +74,14 @@ class Job:
         return {
             **{name: str(path.absolute()) if path else None for name, path in paths.items()},
             "strict": self.strict,
+            "baseline": self.baseline,
             "images": plain(self.images),
             **describe_settings(self.settings),
         }
 
 
-def adapt(job: Job, out: Path) -> Adapted:
-    """Read, train, and write the run folder."""
+def adapt(job: Job, out: Path, *, baseline: Baseline | None = None) -> Adapted:
+    """Read, train, and write the run folder; compare with a given baseline, or train one if the job wants it."""
     RunFolder.check(out)
     check_settings(job.settings)
     images = image_settings(job)
@@ -112,8 +118,16 @@ def adapt(job: Job, out: Path) -> Adapted:
             )
         adapted.model.save(run.path)
         adapted.predictions.write_csv(run.path / "predictions.csv", source.classes)
-        run.write_summary(summarize(job, found, adapted, truth))
+        if baseline is None and job.baseline:
+            with TrainingBar(BASELINE, job.settings.rounds) as bar:
+                baseline = baseline_of(adapted, job.settings, bar)
+        summary = summarize(job, found, adapted, truth)
+        if baseline is not None:
+            summary |= describe_baseline(adapted, baseline, truth)
+        run.write_summary(summary)
         log.info("%s", conclude(adapted, run.path))
+        for finding in summary.get("warnings", []):
+            log.warning("%s", finding["sentence"])
     return adapted
 
 
@@ -168,6 +182,7 @@ def summarize(job: Job, found: dict[str, Any], adapted: Adapted, truth: Tensor |
         "seed": job.settings.seed,
         "rounds": len(adapted.history),
         "stopped": "settled" if adapted.settled else "last round",
+        "selection": adapted.choice.describe(),
         "seconds": round(adapted.seconds, 2),
         "data": found,
         "mean_confidence": float(predictions.confidence.mean()),
@@ -181,11 +196,31 @@ def summarize(job: Job, found: dict[str, Any], adapted: Adapted, truth: Tensor |
     return summary
 
 
+def describe_baseline(adapted: Adapted, baseline: Baseline, truth: Tensor | None) -> dict[str, Any]:
+    """What the summary tells of the comparison with the source-only network."""
+    facts = compare(adapted, baseline)
+    told: dict[str, Any] = {
+        "warnings": [finding.describe() for finding in warnings_from(facts)],
+        "source_only": {
+            "mean_confidence": float(baseline.predictions.confidence.mean()),
+            "same_predictions": facts.same,
+            "scores": {name: value for name, value in baseline.record.items() if name.startswith("score_")},
+        },
+        "facts": asdict(facts),
+    }
+    if truth is not None:
+        accuracy = metrics.accuracy(*_where_known(truth, baseline.predictions.labels))
+        told["source_only"]["oracle_accuracy"] = accuracy
+    return told
+
+
 def conclude(adapted: Adapted, folder: Path) -> str:
     """The last line of a run."""
     agreement = float((adapted.predictions.labels == adapted.predictions.cluster_labels).float().mean())
+    choice = adapted.choice
+    kept = "" if choice.round == choice.last_round else f" Kept round {choice.round + 1}, the best by {choice.select}."
     return (
-        f"Done in {adapted.seconds:.0f} s after {len(adapted.history)} rounds; classifier and clusters agree on "
+        f"Done in {adapted.seconds:.0f} s after {len(adapted.history)} rounds.{kept} Classifier and clusters agree on "
         f"{agreement:.1%} of the target. Predictions: {folder / 'predictions.csv'}"
     )
 

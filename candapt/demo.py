@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from rich.table import Table
 
+from candapt.baseline import METHOD as BASELINE
+from candapt.baseline import Baseline, as_baseline
 from candapt.commands import Job, adapt, output
 from candapt.data.digits import handwritten_digits, rendered_digits
 from candapt.evaluation.metrics import accuracy
@@ -29,10 +31,13 @@ def demo(out: Path, seed: int) -> dict[str, dict[str, float]]:
     data = out / "data"
     write_data(data, seed)
     truth = handwritten_digits()[1]
-    summary = {}
-    for method in ("source-only", "can"):
-        job = Job(data / "rendered.npz", data / "handwritten.npz", settings_for(method, seed))
-        adapted = adapt(job, out / method)
+    summary: dict[str, dict[str, float]] = {}
+    baseline: Baseline | None = None
+    for method in (BASELINE, "can"):
+        settings, paths = settings_for(method, seed), (data / "rendered.npz", data / "handwritten.npz")
+        job = Job(*paths, settings, baseline=method != BASELINE)
+        adapted = adapt(job, out / method, baseline=baseline)
+        baseline = baseline or as_baseline(adapted, settings)
         summary[method] = {
             "accuracy": accuracy(truth, adapted.predictions.labels),
             "seconds": round(adapted.seconds, 2),

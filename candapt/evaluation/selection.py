@@ -1,12 +1,38 @@
 """Which round to keep, by a label-free score."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from candapt.errors import UserError
 from candapt.evaluation.scores import SCORES
 
 LAST = "last"
 """The choice that looks at no score."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The round that was kept, beside the last one."""
+
+    select: str
+    """The score that chose, or `LAST`."""
+    round: int
+    value: float | None
+    """Its score; None if nothing was scored."""
+    last_round: int
+    last_value: float | None
+    differing: float
+    """Share of the target that the last round predicts otherwise."""
+
+    def describe(self) -> dict[str, Any]:
+        """As it stands in `summary.json`."""
+        return {
+            "score": self.select,
+            "round": self.round,
+            "value": self.value,
+            "last": {"round": self.last_round, "value": self.last_value, "differing_predictions": self.differing},
+        }
 
 
 def check_choice(select: str) -> None:
@@ -24,8 +50,13 @@ def merit(record: Mapping[str, float | int], select: str) -> float | None:
         return None
     if select == LAST:
         return float(record["round"])
-    value = record.get(f"score_{select}")
-    return None if value is None else float(value) if SCORES[select].higher_is_better else -float(value)
+    value = value_of(record, select)
+    return value if value is None or SCORES[select].higher_is_better else -value
+
+
+def value_of(record: Mapping[str, float | int], select: str) -> float | None:
+    """A round's score as it is."""
+    return record.get(f"score_{select}")
 
 
 def choose_round(history: Sequence[Mapping[str, float | int]], select: str) -> int:

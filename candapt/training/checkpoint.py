@@ -2,23 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from candapt.clustering import Clusters
 from candapt.files import read_tensors, tensors_below, write_atomically
-
-if TYPE_CHECKING:
-    from candapt.training.loop import Training
+from candapt.training.loop import Kept, Training
 
 KEPT = 2
 """Newest checkpoints that stay on disk."""
 _CLUSTER_FIELDS = ("labels", "distances", "centers", "kept")
 
 
-def save_checkpoint(training: "Training", folder: Path) -> Path:
+def save_checkpoint(training: Training, folder: Path) -> Path:
     """Write the state after a round, and remove all but the newest checkpoints."""
     state = training.state
     told: dict[str, Any] = {"round": state.round, "iteration": state.iteration, "history": state.history}
@@ -29,6 +27,9 @@ def save_checkpoint(training: "Training", folder: Path) -> Path:
                 f"optimizer.{part}.{index}.{name}": value for name, value in buffers.items() if value is not None
             }
     tensors |= {f"scored.{name}": value for name, value in state.scored.items()}
+    if state.kept is not None:
+        tensors |= {f"kept.{name}": value for name, value in state.kept.tensors.items()}
+        told["kept"] = {"round": state.kept.round, "merit": state.kept.merit}
     if state.clusters is not None:
         tensors |= {f"clusters.{name}": getattr(state.clusters, name) for name in _CLUSTER_FIELDS}
         told["clustering_steps"] = state.clusters.steps
@@ -46,7 +47,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def restore_checkpoint(training: "Training", path: Path) -> None:
+def restore_checkpoint(training: Training, path: Path) -> None:
     """Put a training of the same task, method and settings where the checkpoint was written."""
     tensors, metadata = read_tensors(path)
     told = json.loads(metadata["state"])
@@ -58,6 +59,7 @@ def restore_checkpoint(training: "Training", path: Path) -> None:
     state = training.state
     state.round, state.iteration, state.history = told["round"], told["iteration"], told["history"]
     state.scored = tensors_below("scored.", tensors)
+    state.kept = Kept(**told["kept"], tensors=tensors_below("kept.", tensors)) if "kept" in told else None
     clusters = tensors_below("clusters.", tensors)
     state.clusters = Clusters(**clusters, steps=told["clustering_steps"]) if clusters else None
 

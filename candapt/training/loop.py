@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from candapt.clustering import Clusters
+from candapt.clustering import Clusters, label_change
 from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
+from candapt.evaluation.selection import LAST, Choice, merit, value_of
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Network, Outputs
 from candapt.randomness import derive_seed
@@ -31,6 +32,17 @@ Record = dict[str, float | int]
 """What is known after a round; one line of `metrics.jsonl`."""
 
 
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The best round so far, by the score that selects."""
+
+    round: int
+    merit: float
+    """How good it is, the more the better."""
+    tensors: dict[str, Tensor]
+    """The method's state after that round."""
+
+
 @dataclass
 class State:
     """Where a training stands. With the weights and the optimizers it is all that a later process needs to go on."""
@@ -41,6 +53,8 @@ class State:
     history: list[Record] = field(default_factory=list)
     scored: dict[str, Tensor] = field(default_factory=dict)
     """What later scores compare with: labels of rounds before."""
+    kept: Kept | None = None
+    """None where the last round is taken whatever it scores."""
 
 
 class Training:
@@ -72,8 +86,29 @@ class Training:
             while self.state.round < self.settings.rounds and not self.settled:
                 record = self.one_round(on_step)
                 self.state.history.append(record)
+                self.keep_if_best(record)
                 self.state.round += 1
                 on_round(self, record)
+
+    def keep_if_best(self, record: Record) -> None:
+        """Copy the method's state after a round that no earlier one beats."""
+        value, kept = merit(record, self.settings.select), self.state.kept
+        if self.settings.select == LAST or value is None or (kept is not None and value < kept.merit):
+            return
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()}
+        self.state.kept = Kept(self.state.round, value, tensors)
+
+    def return_to_best(self) -> Choice:
+        """Put the method where it was after the round that the score selects; tell what the last one would be."""
+        select, last, kept = self.settings.select, self.state.history[-1], self.state.kept
+        chosen, differing = last, 0.0
+        if kept is not None and kept.round != last["round"]:
+            chosen, before = self.state.history[kept.round], self.embed(Side.TARGET).logits.argmax(1)
+            self.method.load_state_dict(kept.tensors)
+            self.forget()
+            differing = label_change(before, self.embed(Side.TARGET).logits.argmax(1))
+        value, last_value = (value_of(record, select) for record in (chosen, last))
+        return Choice(select, int(chosen["round"]), value, int(last["round"]), last_value, differing)
 
     @property
     def settled(self) -> bool:
@@ -127,6 +162,11 @@ class Training:
             self._embedded[side] = self.outputs(side, self.task.domain(side))
         return self._embedded[side]
 
+    def forget(self) -> None:
+        """Drop outputs that the network no longer gives."""
+        self._embedded.clear()
+        self._statistics_are_fresh = False
+
     def look(self, side: Side, rows: Tensor) -> Outputs:
         """Outputs of some samples, shape (len(rows), …); from those of all samples where these are used anyway."""
         domain = self.task.domain(side)
@@ -161,8 +201,7 @@ class Training:
 
     def one_batch(self, batch: Batch, progress: float) -> dict[str, float]:
         """All phases on one batch; returns the losses and the learning rate."""
-        self._embedded.clear()
-        self._statistics_are_fresh = False
+        self.forget()
         factor = learning_rate_factor(
             self.settings.training.schedule,
             progress=progress,

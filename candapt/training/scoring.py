@@ -41,12 +41,8 @@ class Scorer:
 
     def __init__(self, training: "Training", held_out: LabeledDomain | None) -> None:
         self.training = training
-        seed, source = training.settings.seed, training.task.source
-        limit = max(SOURCE_SAMPLES, 10 * training.task.num_classes)
-        self.rows = {
-            Side.SOURCE: _some(source.size, limit, seed, "scored source"),
-            Side.TARGET: _some(training.task.target.size, TARGET_SAMPLES, seed, "scored target"),
-        }
+        seed, limit = training.settings.seed, source_limit(training.task)
+        self.rows = scored_rows(training.task, seed)
         self.held_out = held_out
         if held_out is not None:
             self.held_out = part_of(held_out, _some(held_out.size, limit, seed, "scored held out"))
@@ -101,6 +97,19 @@ class Scorer:
         labels = self.training.task.source.labels[self.rows[Side.SOURCE]]
         centers = class_centers(source.features, labels, self.training.task.num_classes)
         return spherical_kmeans(target.features, centers)
+
+
+def scored_rows(task: Task, seed: int) -> dict[Side, Tensor]:
+    """The samples of each domain that are looked at, in order."""
+    return {
+        Side.SOURCE: _some(task.source.size, source_limit(task), seed, "scored source"),
+        Side.TARGET: _some(task.target.size, TARGET_SAMPLES, seed, "scored target"),
+    }
+
+
+def source_limit(task: Task) -> int:
+    """Source samples that are looked at, at most."""
+    return max(SOURCE_SAMPLES, 10 * task.num_classes)
 
 
 def _some(count: int, limit: int, seed: int, purpose: str) -> Tensor:

@@ -1,0 +1,125 @@
+"""The negative-transfer alarm on good runs and on made ones that must fail: `python -m benchmarks.alarm`.
+
+Needs `data/office31-resnet50-features.npz` below `../shared` or the folder that CANDAPT_SHARED names. `--rounds`,
+`--seeds`, `--tasks` and `--width` (of a random projection of the features) make it shorter.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.record import record
+from candapt.adaptation import adapt
+from candapt.baseline import baseline_of, compare
+from candapt.console import TrainingBar, show_log
+from candapt.data.domains import ArraySamples, Domain, Task
+from candapt.data.features import labeled_arrays
+from candapt.evaluation.alarm import warnings_from
+from candapt.presets import make_settings
+
+TASKS = ("amazon-dslr", "amazon-webcam", "dslr-amazon", "dslr-webcam", "webcam-amazon", "webcam-dslr")
+CLASSES = 31
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, Array, Array, Array]
+"""Source features and labels, target features and labels."""
+
+
+def as_it_is(arrays: Arrays, random: np.random.Generator) -> Arrays:
+    """A good run."""
+    return arrays
+
+
+def other_classes(arrays: Arrays, random: np.random.Generator) -> Arrays:
+    """Source and target have no class in common, fifteen each."""
+    sx, sy, tx, ty = arrays
+    order = random.permutation(CLASSES)
+    ours, theirs = np.sort(order[:15]), order[15:30]
+    source, target = np.isin(sy, ours), np.isin(ty, theirs)
+    return sx[source], np.searchsorted(ours, sy[source]), tx[target], np.full(target.sum(), -1)
+
+
+def half_absent(arrays: Arrays, random: np.random.Generator) -> Arrays:
+    """The target has fifteen of the source's classes."""
+    sx, sy, tx, ty = arrays
+    kept = np.isin(ty, random.permutation(CLASSES)[:15])
+    return sx, sy, tx[kept], ty[kept]
+
+
+def swapped_labels(arrays: Arrays, random: np.random.Generator) -> Arrays:
+    """In half of the source the classes' names are swapped around."""
+    sx, sy, tx, ty = arrays
+    swapped = random.random(len(sy)) < 0.5
+    return sx, np.where(swapped, random.permutation(CLASSES)[sy], sy), tx, ty
+
+
+CASES: dict[str, Callable[[Arrays, np.random.Generator], Arrays]] = {
+    "good": as_it_is,
+    "other classes": other_classes,
+    "half of the classes absent": half_absent,
+    "swapped labels": swapped_labels,
+}
+
+
+def main() -> None:
+    show_log()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--width", type=int)
+    options = parser.parse_args()
+    runs = [
+        run(case, task, seed, options.rounds, options.width)
+        for seed in range(options.seeds)
+        for task in options.tasks.split(",")
+        for case in CASES
+    ]
+    right = {case: [run["right"] for run in runs if run["case"] == case] for case in CASES}
+    told = {case: {"right": sum(values), "of": len(values)} for case, values in right.items()}
+    record("alarm", {"features": "Office-31, ResNet-50", "cases": told, "runs": runs})
+
+
+def run(case: str, task: str, seed: int, rounds: int, width: int | None) -> dict[str, Any]:
+    """One run and what the alarm said; it is right to speak in all cases but the good one."""
+    random = np.random.default_rng(seed)
+    source, target = task.split("-")
+    sx, sy, tx, ty = CASES[case](read(source, target, width), random)
+    settings = make_settings("can", seed=seed, changes={"rounds": rounds})
+    adapted = adapt(Task(labeled_arrays(sx, sy, where=task), Domain(ArraySamples(tx))), settings)
+    with TrainingBar(f"{task}, {case}, source-only", rounds) as bar:
+        baseline = baseline_of(adapted, settings, bar)
+    facts = compare(adapted, baseline)
+    said = [finding.kind for finding in warnings_from(facts)]
+    accuracies = [float((each.predictions.labels.numpy() == ty).mean()) for each in (adapted, baseline)]
+    return {
+        "case": case,
+        "task": task,
+        "seed": seed,
+        "rounds": len(adapted.history),
+        "right": bool(said) != (case == "good"),
+        "said": said,
+        "accuracy": accuracies[0],
+        "source_only_accuracy": accuracies[1],
+        "facts": asdict(facts),
+    }
+
+
+def read(source: str, target: str, width: int | None) -> Arrays:
+    """The features of a task, all of them or a random projection to `width`."""
+    shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
+    with np.load(shared / "data" / "office31-resnet50-features.npz") as file:
+        sx, sy, tx, ty = (file[f"{domain}_{part}"] for domain in (source, target) for part in "xy")
+    if width is not None:
+        projection = np.random.default_rng(0).normal(size=(sx.shape[1], width)).astype(np.float32) / width**0.5
+        sx, tx = (x / np.linalg.norm(x, axis=1, keepdims=True) @ projection for x in (sx, tx))
+    return sx, sy, tx, ty
+
+
+if __name__ == "__main__":
+    main()
