@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from candapt.model import Model, Predictions, reach_of
 from candapt.network.build import Layers, build_layers
 from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
+from candapt.training.checkpoint import Checkpoints
 from candapt.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ def adapt(
     layers: Layers | None = None,
     cache: ActivationCache | None = None,
     on_embedded: Progress | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Adapted:
     """Train a method on a task.
 
@@ -77,6 +78,7 @@ def adapt(
         layers: the network to start from; by default the `initial_layers`.
         cache: where the results of frozen layers are kept; by default in the user's folder for caches.
         on_embedded: is told how many views of images are through the frozen layers, if there are any.
+        checkpoints: where the training goes on from, and what it is saved to.
     """
     check_task(task)
     check_settings(settings)
@@ -90,8 +92,9 @@ def adapt(
         torch.manual_seed(derive_seed(settings.seed, "method"))
         method = kind(layers.network, settings.adaptation or kind.Settings())
     training = Training(fabric, method, prepared, settings)
-    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    training.run(watcher.on_step if watcher else nothing, watcher.on_round if watcher else nothing)
+    if checkpoints is not None:
+        checkpoints.restore(training)
+    run_training(training, watcher, checkpoints)
     choice = training.return_to_best()
     clusters = method.final_clusters(training.describe_round())
     model = Model(
@@ -107,7 +110,27 @@ def adapt(
     )
     predictions = model.predict_prepared(prepared.target)
     history, seconds = training.state.history, time.perf_counter() - started
+    if checkpoints is not None:
+        seconds += checkpoints.seconds_before
     return Adapted(model, predictions, history, seconds, len(history) < settings.rounds, choice, task, prepared)
+
+
+def run_training(training: Training, watcher: Watcher | None, checkpoints: Checkpoints | None) -> None:
+    """Train to the end; what is told of a round is written before its checkpoint, which must not be ahead of it."""
+
+    def on_step(done: int, planned: int) -> None:
+        if watcher is not None:
+            watcher.on_step(done, planned)
+        if checkpoints is not None:
+            checkpoints.after_step(training, last=done == planned)
+
+    def on_round(training: Training, record: Record) -> None:
+        if watcher is not None:
+            watcher.on_round(training, record)
+        if checkpoints is not None:
+            checkpoints.after_round(training)
+
+    training.run(on_step, on_round)
 
 
 def initial_layers(task: Task, settings: Settings) -> Layers:

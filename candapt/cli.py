@@ -13,17 +13,22 @@ from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace, 
 
 from candapt import commands
 from candapt.console import console, show_log
-from candapt.errors import UserError
+from candapt.errors import UserError, trouble
 from candapt.evaluation.scores import SCORES
 from candapt.evaluation.selection import LAST
+from candapt.interruption import Interrupted, Interruption
 from candapt.methods import METHODS
 from candapt.presets import DEFAULT, PRESETS, for_family
-from candapt.runs import versions
+from candapt.runs import RunFolder, versions
 from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
+from candapt.training.checkpoint import MINUTES
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 log = logging.getLogger(__name__)
 CHOICES = f"{LAST}, or the best by one of {', '.join(SCORES)}"
+
+BARE = ("-h", "--help", "--print_config", "--resume", "--force")
+"""Flags of `adapt` that no value follows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,16 +47,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         COMMANDS[arguments[0]](arguments[1:])
     except (UserError, ArgumentError) as error:
         sentence = " ".join(str(error).split()) if isinstance(error, UserError) else explain(error, arguments[0])
-        console.print(f"candapt: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _say(sentence)
         return 2
-    except (OSError, MemoryError) as error:  # a full disk, a vanished file: what is already written stays
-        reason = "memory ran out" if isinstance(error, MemoryError) else " ".join(str(error).split())
-        console.print(f"candapt: {reason}; make room and start again.", style="red", markup=False, soft_wrap=True)
+    except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a vanished file: what is written stays
+        if (reason := trouble(error)) is None:
+            raise
+        _say(f"{reason}; {_advice(error) or 'then start again'}.")
         return 2
-    except KeyboardInterrupt:
-        console.print("candapt: stopped.", style="red")
-        return 130
+    except KeyboardInterrupt as error:
+        _say("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
+        return error.exit_code if isinstance(error, Interrupted) else 130
     return 0
+
+
+def _say(sentence: str) -> None:
+    console.print(f"candapt: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _advice(error: BaseException) -> str:
+    """How to go on, which the command may have noted on what ended it."""
+    return "; ".join(getattr(error, "__notes__", ()))
 
 
 def overview() -> str:
@@ -72,7 +87,8 @@ def overview() -> str:
 
 def adapt(arguments: list[str]) -> None:
     """Train on a labelled source and an unlabelled target; write model and predictions to a run folder."""
-    config, parser, arguments = _adapt_parser(_paths_first(_strict_last(_spelled_out(arguments))))
+    arguments = _with_config_of_run(_paths_first(_strict_last(_spelled_out(arguments))))
+    config, parser, arguments = _adapt_parser(arguments)
     options = parser.parse_args(arguments)
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
@@ -84,7 +100,12 @@ def adapt(arguments: list[str]) -> None:
         baseline=options.baseline,
         cache=options.cache,
     )
-    commands.adapt(job, options.out)
+    if options.checkpoint_minutes < 0:
+        raise UserError(f"--checkpoint-minutes is {options.checkpoint_minutes}, but must be at least 0.")
+    if options.resume:
+        commands.resume(job, options.out, checkpoint_minutes=options.checkpoint_minutes, force=options.force)
+    else:
+        commands.adapt(job, options.out, checkpoint_minutes=options.checkpoint_minutes)
 
 
 def demo(arguments: list[str]) -> None:
@@ -184,7 +205,12 @@ def benchmark(arguments: list[str]) -> None:
         images=made.images,
         cache=options.cache,
     )
-    results = run(plan, options.out, jobs=options.jobs)
+    with Interruption():
+        try:
+            results = run(plan, options.out, jobs=options.jobs)
+        except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
+            error.add_note("the same command goes on with the cells that are missing")
+            raise
     commands.output.print(to_terminal(results))
     commands.output.print(f"Tables: {options.out / 'results.md'}, results.tex and results.html")
 
@@ -244,7 +270,15 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser = _parser("adapt", adapt)
     parser.add_argument("source", nargs="?", help="Labelled: a folder with one sub-folder a class, .txt list or .npz.")
     parser.add_argument("target", nargs="?", help="Unlabelled: any folder of images, .txt list or .npz with x.")
-    parser.add_argument("--out", type=Path, required=True, help="New folder for the run.")
+    parser.add_argument("--out", type=Path, required=True, help="New folder for the run; with --resume its folder.")
+    parser.add_argument("--resume", action="store_true", help="Go on with the run in --out, which needs no more words.")
+    parser.add_argument("--force", action="store_true", help="Resume though data, settings or versions have changed.")
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=float,
+        default=MINUTES,
+        help="Time between two checkpoints within a round; 0 for one after every step.",
+    )
     parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
     parser.add_argument("--method", default=method, help=f"One of {', '.join(METHODS)}.")
     parser.add_argument("--preset", default=preset, help=f"Where defaults come from: {', '.join(PRESETS)}.")
@@ -264,7 +298,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(TrainingSettings, "training")
     parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family(PRESETS[preset], [method]))
-    flags = ["--method", method, "--preset", preset, *flags]
+    flags = ["--method", method, "--preset", preset, *(_long(flag) for flag in flags)]
     # The file comes first, so that a flag wins wherever it stands. Settings of methods that were not chosen stay out.
     foreign = {"source", "target", *METHODS} - {method}
     kept = {_key(key) if key == method else key: value for key, value in config.items() if key not in foreign}
@@ -300,6 +334,7 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     parser.add_argument("--seeds", type=str, default="0,1,2", help="With commas between; one run of all for each.")
     parser.add_argument("--tasks", type=str, default="", help="With commas between, such as A->W,D->A; default: all.")
     parser.add_argument("--out", type=Path, required=True, help="Folder for results and tables; may hold some already.")
+    parser.add_argument("--resume", action="store_true", help="Changes nothing: what is stored is never run again.")
     parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
     _add_cache(parser)
     parser.add_argument("--config", action="config", help="YAML file with settings, such as a run's config.yaml.")
@@ -347,11 +382,32 @@ def _paths_first(arguments: Sequence[str]) -> list[str]:
         if not argument.startswith("-"):
             paths.append(argument)
         else:
-            has_value = (
-                argument not in ("-h", "--help", "--print_config") and "=" not in argument
-            )  # no flag of ours goes without
+            has_value = argument not in BARE and "=" not in argument
             flags += [argument, *([rest.pop(0)] if has_value and rest else [])]
     return paths + flags
+
+
+def _with_config_of_run(arguments: list[str]) -> list[str]:
+    """With `--resume` and no word on where data and settings come from, the run's own configuration tells."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("out", "config", "preset"):
+        first.add_argument(f"--{name}")
+    first.add_argument("--resume", action="store_true")
+    chosen, rest = first.parse_known_args(arguments)
+    if not chosen.resume or not chosen.out:
+        return arguments
+    RunFolder.check_resumable(Path(chosen.out))
+    if chosen.config or chosen.preset or (rest and not rest[0].startswith("-")):
+        return arguments
+    config = Path(chosen.out, "config.yaml")
+    if not config.is_file():
+        raise UserError(f"The run in {chosen.out!r} was stopped before it began: give SOURCE and TARGET once more.")
+    return [*arguments, "--config", str(config)]
+
+
+def _long(flag: str) -> str:
+    """The one flag that has a short name as well."""
+    return flag.replace("--on-nonfinite", "--training.on_nonfinite") if flag.startswith("--on-nonfinite") else flag
 
 
 def _set_known_defaults(parser: ArgumentParser, values: Mapping[str, Any]) -> None:

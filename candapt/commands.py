@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,7 @@ from candapt.baseline import Baseline, baseline_of, compare
 from candapt.cache import ActivationCache, Entry, readable
 from candapt.console import TrainingBar, counting, log_to
 from candapt.data import visda
+from candapt.data.checking import ImageCheck
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.inputs import (
     Reading,
@@ -38,12 +40,14 @@ from candapt.evaluation import metrics
 from candapt.evaluation.alarm import warnings_from
 from candapt.files import write_atomically
 from candapt.frozen import all_rows
+from candapt.interruption import Interruption
 from candapt.model import Model, load
 from candapt.network.backbones import SMALL_CNN, build_backbone, input_settings
-from candapt.network.build import decide
+from candapt.network.build import Layers, decide
+from candapt.origin import origin_of, refuse_changes, warn_of_other_machine
 from candapt.runs import RunFolder, describe_settings, plain, versions, write_json
 from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
-from candapt.training.checkpoint import save_checkpoint
+from candapt.training.checkpoint import MINUTES, Checkpoints
 from candapt.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
@@ -80,10 +84,79 @@ class Job:
         }
 
 
-def adapt(job: Job, out: Path, *, baseline: Baseline | None = None) -> Adapted:
-    """Read, train, and write the run folder; compare with a given baseline, or train one if the job wants it."""
-    RunFolder.check(out)
-    check_settings(job.settings)
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a job names, read and checked."""
+
+    task: Task
+    images: ImageSettings | None
+    checks: tuple[ImageCheck | None, ImageCheck | None]
+    """Of the image files of source and target."""
+    truth: Tensor | None
+    """Target labels for the oracle."""
+    layers: Layers
+    cache: ActivationCache
+
+
+def adapt(
+    job: Job,
+    out: Path,
+    *,
+    baseline: Baseline | None = None,
+    checkpoint_minutes: float = MINUTES,
+    resume: bool = False,
+    force: bool = False,
+) -> Adapted:
+    """Read, train, and write the run folder.
+
+    Args:
+        job: what to do.
+        out: folder of the run.
+        baseline: what to compare with; without one it is trained, if the job wants it.
+        checkpoint_minutes: time between two checkpoints within a round; 0 for one after every step.
+        resume: go on with the unfinished run in the folder.
+        force: go on also if data, settings or code are not what the run was started with.
+    """
+    if not resume:
+        RunFolder.check(out)
+    with Interruption() as interruption:
+        check_settings(job.settings)
+        inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
+        origin = origin_of(job.describe(), inputs.task, inputs.checks, inputs.truth, inputs.layers)
+        with RunFolder.claimed(out, resume=resume) as run, continuable(out), log_to(run.path / "log.txt"):
+            if before := run.read_origin():
+                refuse_changes(out, before, origin, force=force)
+                warn_of_other_machine(before, origin)
+            run.write_origin(origin)
+            run.write_config(job.describe())
+            checkpoints = Checkpoints(run.path / "checkpoints", minutes=checkpoint_minutes, interruption=interruption)
+            return train(job, inputs, run, checkpoints, baseline)
+
+
+def resume(job: Job, out: Path, *, checkpoint_minutes: float = MINUTES, force: bool = False) -> None:
+    """Go on with a run if it is not complete; the job must be the one that it was started with, unless forced."""
+    RunFolder.check_resumable(out)
+    run = RunFolder(out)
+    if not force and (origin := run.read_origin()):  # what else may have changed needs the data to be read
+        refuse_changes(out, {"settings": origin.get("settings")}, {"settings": job.describe()}, force=False)
+    if run.complete:
+        log.info("The run in %s is complete: %s", out, out / "predictions.csv")
+        return
+    adapt(job, out, checkpoint_minutes=checkpoint_minutes, resume=True, force=force)
+
+
+@contextmanager
+def continuable(out: Path) -> Iterator[None]:
+    """Note on what ends a run too early how to go on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
+        error.add_note(f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume")
+        raise
+
+
+def read_inputs(job: Job) -> Inputs:
+    """Read what a job names, and refuse what does not fit together."""
     images = image_settings(job)
     with counting("checking images") as count:
         views = images or ImageSettings(augmentation=job.images.augmentation)
@@ -95,39 +168,42 @@ def adapt(job: Job, out: Path, *, baseline: Baseline | None = None) -> Adapted:
     truth = None
     if job.target_labels:
         truth = read_target_labels(job.target_labels, target, source.classes, strict=job.strict)
-    layers = initial_layers(task, job.settings)  # before the folder is claimed: weights may be missing or not fit
+    layers = initial_layers(task, job.settings)
     cache = ActivationCache(job.cache)
     cache.require_room(layers, task.source, task.target)
-    run = RunFolder.create(out)
-    with log_to(run.path / "log.txt"):
-        run.write_config(job.describe())
-        found = describe_data(task, source_check, target_check)
-        run.write_broken([item for check in (source_check, target_check) if check for item in check.broken])
-        for sentence in sentences(task, found):
-            log.info("%s", sentence)
-        with TrainingBar(job.settings.method, job.settings.rounds) as bar:
-            recorder = _Recorder(run, bar, truth)
-            adapted = adapt_task(
-                task,
-                job.settings,
-                images=images,
-                watcher=recorder,
-                layers=layers,
-                cache=cache,
-                on_embedded=bar.on_embedded,
-            )
-        adapted.model.save(run.path)
-        adapted.predictions.write_csv(run.path / "predictions.csv", source.classes)
-        if baseline is None and job.baseline:
-            with TrainingBar(BASELINE, job.settings.rounds) as bar:
-                baseline = baseline_of(adapted, job.settings, bar)
-        summary = summarize(job, found, adapted, truth)
-        if baseline is not None:
-            summary |= describe_baseline(adapted, baseline, truth)
-        run.write_summary(summary)
-        log.info("%s", conclude(adapted, run.path))
-        for finding in summary.get("warnings", []):
-            log.warning("%s", finding["sentence"])
+    return Inputs(task, images, (source_check, target_check), truth, layers, cache)
+
+
+def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, baseline: Baseline | None) -> Adapted:
+    """Train, and write what came of it."""
+    task, truth = inputs.task, inputs.truth
+    found = describe_data(task, *inputs.checks)
+    run.write_broken([item for check in inputs.checks if check for item in check.broken])
+    for sentence in sentences(task, found):
+        log.info("%s", sentence)
+    with TrainingBar(job.settings.method, job.settings.rounds) as bar:
+        adapted = adapt_task(
+            task,
+            job.settings,
+            images=inputs.images,
+            watcher=_Recorder(run, bar, truth),
+            layers=inputs.layers,
+            cache=inputs.cache,
+            on_embedded=bar.on_embedded,
+            checkpoints=checkpoints,
+        )
+    adapted.model.save(run.path)
+    adapted.predictions.write_csv(run.path / "predictions.csv", task.source.classes)
+    if baseline is None and job.baseline:
+        with TrainingBar(BASELINE, job.settings.rounds) as bar:
+            baseline = baseline_of(adapted, job.settings, bar)
+    summary = summarize(job, found, adapted, truth)
+    if baseline is not None:
+        summary |= describe_baseline(adapted, baseline, truth)
+    run.write_summary(summary)  # last: it says that the run is complete
+    log.info("%s", conclude(adapted, run.path))
+    for finding in summary.get("warnings", []):
+        log.warning("%s", finding["sentence"])
     return adapted
 
 
@@ -162,8 +238,7 @@ class _Recorder:
         self.bar.on_step(done, planned)
 
     def on_round(self, training: Training, record: Record) -> None:
-        """Write metrics and a checkpoint."""
-        save_checkpoint(training, self.run.path / "checkpoints")
+        """Write metrics."""
         if self.truth is not None:
             predicted = training.embed(Side.TARGET).logits.argmax(1)
             record = record | {"oracle_accuracy": metrics.accuracy(*_where_known(self.truth, predicted))}

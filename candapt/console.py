@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -28,10 +28,24 @@ def show_log() -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
 
+class _LogFile(logging.FileHandler):
+    """A file that may be on a full disk: what it cannot take is on the screen all the same."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say nothing of trouble with the file, where logging would print a traceback."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close; lines that could not be written are given up."""
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
     """Send the log to a file too, with the time of each line."""
-    handler = logging.FileHandler(path, encoding="utf-8", errors="surrogateescape")
+    handler = _LogFile(path, encoding="utf-8", errors="surrogateescape")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     try:

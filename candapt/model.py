@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from candapt.clustering import Clusters, cosine_distances
@@ -18,7 +17,7 @@ from candapt.data.domains import Domain, Side
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of
-from candapt.files import read_tensors, tensors_below, write_atomically
+from candapt.files import read_tensors, tensors_below, write_atomically, write_tensors
 from candapt.frozen import behind
 from candapt.methods import METHODS
 from candapt.methods.base import Method
@@ -113,8 +112,7 @@ class Model:
         if self.layers.frozen is not None:
             tensors |= {f"frozen.{name}": value for name, value in self.layers.frozen.state_dict().items()}
         tensors |= {"centers": self.centers, "reach": self.reach}
-        with write_atomically(folder / "model.safetensors") as part:
-            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part)
+        write_tensors(folder / "model.safetensors", tensors)
         with write_atomically(folder / "model.json") as part:
             # Escapes carry class names that are not valid Unicode, as folder names may be.
             part.write_text(json.dumps(self.describe(), indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,8 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,20 @@ import yaml
 
 from candapt.errors import UserError
 from candapt.files import write_atomically
+from candapt.locks import NAME as LOCK
+from candapt.locks import locked, refuse_if_locked
 from candapt.settings import Settings
 
 PACKAGES = ("candapt", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn")
+ORIGIN = "checkpoints/origin.json"
+"""What a run was started with, beside the checkpoints, which are only good with it."""
 
 
 class RunFolder:
-    """The files of one run. The folder is claimed before any work is done, and nothing in it is ever overwritten."""
+    """The files of one run. The folder is claimed before any work is done, and nothing in it is ever overwritten.
+
+    `summary.json` is written last: a run that has it is complete.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,8 +36,17 @@ class RunFolder:
     @staticmethod
     def check(path: Path) -> None:
         """Refuse a folder that cannot be claimed, without touching anything."""
-        if path.is_dir() and any(path.iterdir()):
-            raise UserError(f"{str(path)!r} already holds files: give another folder by --out; nothing was changed.")
+        refuse_if_locked(path)
+        RunFolder._check_free(path)
+
+    @staticmethod
+    def _check_free(path: Path) -> None:
+        if path.is_dir() and any(entry.name != LOCK for entry in path.iterdir()):
+            unfinished = (path / "config.yaml").is_file() and not RunFolder(path).complete
+            hint = "--resume to go on with the run in it, or " if unfinished else ""
+            raise UserError(
+                f"{str(path)!r} already holds files: give {hint}another folder by --out; nothing was changed."
+            )
         nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK):
             raise UserError(f"{str(path)!r} cannot be written below {str(nearest)!r}: give another folder by --out.")
@@ -37,7 +54,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> "RunFolder":
         """Claim a new or empty folder."""
-        cls.check(path)
+        cls._check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             (path / "log.txt").touch()
@@ -48,6 +65,64 @@ class RunFolder:
             ) from None
         return cls(path)
 
+    @classmethod
+    @contextmanager
+    def claimed(cls, path: Path, *, resume: bool = False) -> Iterator["RunFolder"]:
+        """A new run folder, or one to go on with, that no other process writes to meanwhile."""
+        if resume:
+            cls.check_resumable(path)
+        else:
+            cls.check(path)
+            with suppress(OSError):  # said in a sentence by `create`
+                path.mkdir(parents=True, exist_ok=True)
+        with locked(path) if path.is_dir() else nullcontext():
+            yield cls._reopen(path) if resume else cls.create(path)
+
+    @staticmethod
+    def check_resumable(path: Path) -> None:
+        """Refuse a folder that holds no run to go on with, without touching anything."""
+        if not path.is_dir():
+            raise UserError(f"There is no run {str(path)!r} to resume: check --out, or start it without --resume.")
+        refuse_if_locked(path)
+        names = {entry.name.removesuffix(".part") for entry in path.iterdir()}
+        if "config.yaml" not in names and names - {LOCK, "log.txt", "checkpoints"}:
+            raise UserError(f"{str(path)!r} holds no run (no config.yaml): give a folder made by `candapt adapt`.")
+        if links := [entry.name for entry in path.iterdir() if entry.is_symlink()]:
+            raise UserError(f"{links[0]!r} in {str(path)!r} is a link, which no run makes: put the file itself there.")
+
+    @classmethod
+    def _reopen(cls, path: Path) -> "RunFolder":
+        """Go on in a folder; what a killed process left half written is removed."""
+        try:
+            (path / "checkpoints").mkdir(exist_ok=True)
+            for part in (*path.glob("*.part"), *path.glob("checkpoints/*.part")):
+                part.unlink()
+        except OSError as error:
+            raise UserError(f"{str(path)!r} cannot be written ({error.strerror}): nothing was changed.") from None
+        return cls(path)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").is_file()
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Keep what the run was started with."""
+        write_json(self.path / ORIGIN, origin)
+
+    def read_origin(self) -> dict[str, Any] | None:
+        """What the run was started with; None if it was stopped before that was written."""
+        path = self.path / ORIGIN
+        if not path.is_file():
+            return None
+        try:
+            origin = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{str(path)!r} cannot be read ({error}): remove it to go on without a check.") from None
+        if not isinstance(origin, dict):
+            raise UserError(f"{str(path)!r} is not what a run writes: remove it to go on without a check.")
+        return origin
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Everything that is needed to make the run again."""
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
@@ -55,9 +130,11 @@ class RunFolder:
             part.write_text(f"# Run again with: candapt adapt --config config.yaml --out NEW\n{text}", encoding="utf-8")
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """One line for one round."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        """One line for one round; lines from there on, of a process that was killed, make way."""
+        path = self.path / "metrics.jsonl"
+        before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        with write_atomically(path) as part:
+            part.write_text("".join([*before[: record["round"]], json.dumps(record), "\n"]), encoding="utf-8")
 
     def write_broken(self, broken: Sequence[tuple[Path, str]]) -> None:
         """List the image files that were left out, if there are any."""
@@ -89,6 +166,16 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
     }
     own = plain(settings.adaptation) if settings.adaptation is not None else {}
     return told | ({settings.method: own} if own else {})
+
+
+def leaves(tree: Any, name: str = "") -> dict[str, Any]:
+    """Leaves of nested dictionaries by dotted name."""
+    if not isinstance(tree, dict):
+        return {name: tree}
+    found: dict[str, Any] = {}
+    for key, branch in tree.items():
+        found |= leaves(branch, f"{name}.{key}" if name else key)
+    return found
 
 
 def plain(value: Any) -> Any:

@@ -77,6 +77,8 @@ class TrainingSettings:
     held_out: float = 0.0
     """Share of the source that is held out of training to score rounds on; without it the scores that look at source
     accuracy are taken on samples that were trained on, and so are too good."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What to do when a loss or a gradient is NaN or infinite: stop, or skip that step."""
     evaluation_batch: int = 256
     """Samples in one batch when nothing is learned."""
     workers: int = 0

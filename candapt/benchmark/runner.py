@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,9 +24,10 @@ from candapt.benchmark.tables import TABLES
 from candapt.console import counting, show_log
 from candapt.errors import UserError
 from candapt.files import write_atomically
+from candapt.locks import locked, refuse_if_locked
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import Layers, decide
-from candapt.runs import versions, write_json
+from candapt.runs import leaves, versions, write_json
 from candapt.settings import NetworkSettings
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
     """
     if jobs < 1:
         raise UserError(f"--jobs is {jobs}, but must be at least 1.")
+    refuse_if_locked(out)
     check_folder(out, plan.suite_name)
     known = versions()
     identities = [plan.identity(cell) for cell in plan.cells]
@@ -64,14 +67,16 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
         )
     if missing:
         claim(out)
-        run_missing(plan, missing, out, jobs)
-    stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
-    complete = [
-        content | {"chosen": choose(content["each_round"], cell.settings.select)}
-        for cell, content in zip(plan.cells, stored, strict=True)
-        if content is not None
-    ]
-    return write_results(plan, complete, out)
+    with locked(out):
+        if missing:
+            run_missing(plan, missing, out, jobs)
+        stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
+        complete = [
+            content | {"chosen": choose(content["each_round"], cell.settings.select)}
+            for cell, content in zip(plan.cells, stored, strict=True)
+            if content is not None
+        ]
+        return write_results(plan, complete, out)
 
 
 def check_folder(out: Path, suite_name: str) -> None:
@@ -100,7 +105,7 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
     if not path.exists():
         return None
     content = _read_json(path)
-    expected, present = _flat(identity), _flat({name: content.get(name) for name in identity})
+    expected, present = leaves(identity), leaves({name: content.get(name) for name in identity})
     for name in sorted(expected.keys() | present.keys()):
         if expected.get(name) != present.get(name):
             raise UserError(
@@ -174,6 +179,7 @@ def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Out
 def _begin(threads: int, stop: Event) -> None:
     """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the starter decides
     show_log()
     logging.getLogger("candapt").setLevel(logging.WARNING)
     parent = multiprocessing.parent_process()
@@ -267,13 +273,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to have it made again.")
     return content
-
-
-def _flat(tree: Any, name: str = "") -> dict[str, Any]:
-    """Leaves of nested dictionaries by dotted name."""
-    if not isinstance(tree, dict):
-        return {name: tree}
-    leaves: dict[str, Any] = {}
-    for key, branch in tree.items():
-        leaves |= _flat(branch, f"{name}.{key}" if name else key)
-    return leaves

@@ -2,9 +2,8 @@
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from candapt.clustering import Clusters, label_change
+from candapt.clustering import label_change
 from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
@@ -22,39 +21,15 @@ from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, 
 from candapt.network.network import Network, Outputs
 from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
+from candapt.training.numbers import NonFiniteError, check_gradients, check_losses, describe_samples, undo_buffers
 from candapt.training.schedules import learning_rate_factor
 from candapt.training.scoring import Scorer, hold_out
+from candapt.training.state import Kept, Record, State
 from candapt.training.stopping import cluster_facts, settled
 
+__all__ = ["Record", "State", "Training"]
+
 log = logging.getLogger(__name__)
-
-Record = dict[str, float | int]
-"""What is known after a round; one line of `metrics.jsonl`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """The best round so far, by the score that selects."""
-
-    round: int
-    merit: float
-    """How good it is, the more the better."""
-    tensors: dict[str, Tensor]
-    """The method's state after that round."""
-
-
-@dataclass
-class State:
-    """Where a training stands. With the weights and the optimizers it is all that a later process needs to go on."""
-
-    round: int = 0
-    iteration: int = 0
-    clusters: Clusters | None = None
-    history: list[Record] = field(default_factory=list)
-    scored: dict[str, Tensor] = field(default_factory=dict)
-    """What later scores compare with: labels of rounds before."""
-    kept: Kept | None = None
-    """None where the last round is taken whatever it scores."""
 
 
 class Training:
@@ -85,9 +60,8 @@ class Training:
         with torch.random.fork_rng():
             while self.state.round < self.settings.rounds and not self.settled:
                 record = self.one_round(on_step)
-                self.state.history.append(record)
                 self.keep_if_best(record)
-                self.state.round += 1
+                self.state.end_round(record)
                 on_round(self, record)
 
     def keep_if_best(self, record: Record) -> None:
@@ -116,28 +90,36 @@ class Training:
         return self.method.settles and settled(self.state.history, self.settings.training.settled)
 
     def one_round(self, on_step: Callable[[int, int], None]) -> Record:
-        """Label the target, lay out the batches and take the steps."""
-        started = time.perf_counter()
+        """Label the target, lay out the batches and take the steps; of a round that was begun, those that are left."""
+        state, part = self.state, self.state.part
+        started = time.perf_counter() - part.seconds
         round = self.describe_round()
-        previous, self.state.clusters = self.state.clusters, self.method.cluster(round)
-        if self.state.round == 0:
-            self.scorer.remember_start()
-        draws = self.method.draws(round, self.state.clusters)
-        totals: dict[str, list[float]] = defaultdict(list)
-        for step, batch in enumerate(self.read(draws, round.seed)):
+        if part.steps == 0:
+            part.previous, state.clusters = state.clusters, self.method.cluster(round)
+            if state.round == 0:
+                self.scorer.remember_start()
+        draws = self.method.draws(round, state.clusters)
+        for step, batch in enumerate(self.read(draws, round.seed, part.steps), part.steps):
             torch.manual_seed(derive_seed(round.seed, "step", step))  # for dropout
-            progress = (self.state.round + step / len(draws)) / self.settings.rounds
-            for name, value in self.one_batch(batch, progress).items():
-                totals[name].append(value)
-            on_step(step + 1, len(draws))
-        facts = cluster_facts(self.state.clusters, previous)
+            progress = (state.round + step / len(draws)) / self.settings.rounds
+            try:
+                part.add(self.one_batch(batch, progress))
+            except NonFiniteError as error:
+                self.skip_or_stop(error, step, draws[step])
+            state.iteration += 1
+            part.steps, part.seconds = step + 1, time.perf_counter() - started
+            on_step(part.steps, len(draws))
+        if part.skipped == len(draws):
+            raise UserError(f"Every step of round {state.round + 1} was skipped, since no loss or gradient was finite.")
+        facts = cluster_facts(state.clusters, part.previous)
         return {
-            "round": self.state.round,
-            "iteration": self.state.iteration,
-            **{name: sum(values) / len(values) for name, values in totals.items()},
+            "round": state.round,
+            "iteration": state.iteration,
+            **part.means(),
             **facts,
             "warmup": int(self.method.warms_up(round)),
             **self.scorer.scores(facts.get("kept_share")),
+            **({"skipped_steps": part.skipped} if part.skipped else {}),
             "seconds": time.perf_counter() - started,
         }
 
@@ -153,7 +135,7 @@ class Training:
             training.batch_size,
             training.steps,
             self.embed,
-            self.state.clusters,
+            self.state.part.previous if self.state.part.steps else self.state.clusters,
         )
 
     def embed(self, side: Side) -> Outputs:
@@ -189,12 +171,13 @@ class Training:
         statistics, new = self.settings.training.statistics, bool(self.method.network.new_layers)
         return statistics == "domain" or (new and (statistics == "auto" or self.state.iteration == 0))
 
-    def read(self, draws: Sequence[Draw], seed: int) -> Iterator[Batch]:
-        """Read the samples of each step, ahead and in other processes if so set."""
+    def read(self, draws: Sequence[Draw], seed: int, first: int = 0) -> Iterator[Batch]:
+        """Read the samples of each step from the first on, ahead and in other processes if so set."""
         steps, workers = _Steps(self.task, draws, seed), self.settings.training.workers
-        loader = DataLoader(steps, batch_size=None, num_workers=workers, collate_fn=_unchanged)
-        read = self.fabric.setup_dataloaders(loader, use_distributed_sampler=False)
-        for batch in cast(Iterable[Batch | UserError], read):
+        order = range(first, len(draws))
+        loader = DataLoader(steps, batch_size=None, sampler=order, num_workers=workers, collate_fn=_unchanged)
+        batches = self.fabric.setup_dataloaders(loader, use_distributed_sampler=False)
+        for batch in cast(Iterable[Batch | UserError], batches):
             if isinstance(batch, UserError):
                 raise batch
             yield batch
@@ -217,30 +200,39 @@ class Training:
         for phase in self.method.phases:
             for _ in range(phase.repeats):
                 values.update(self.one_phase(batch, phase, progress))
-        self.state.iteration += 1
         return {**values, "learning_rate": self.settings.training.learning_rate * factor}
 
     def one_phase(self, batch: Batch, phase: Phase, progress: float) -> dict[str, float]:
         """One optimizer step on the parts that the phase updates."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        losses: Losses = self.step_module(batch, phase, progress)
-        total = torch.stack(list(losses.values())).sum()
-        if not torch.isfinite(total):
-            raise UserError(self.describe_nonfinite(losses))
-        self.fabric.backward(total)
+        skips = self.settings.training.on_nonfinite == "skip"
+        with undo_buffers(self.method) if skips else nullcontext():
+            losses: Losses = self.step_module(batch, phase, progress)
+            check_losses(losses)
+            self.fabric.backward(torch.stack(list(losses.values())).sum())
+            if not self.scales_gradients:
+                check_gradients(self.method, phase)
         for part in phase.updates:
             self.optimizers[part].step()
         self.method.after_step()
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
-    def describe_nonfinite(self, losses: Losses) -> str:
-        """One sentence for a loss that is no longer a number."""
-        named = ", ".join(f"{name} {float(loss.detach()):g}" for name, loss in losses.items())
-        return (
-            f"The loss is no longer finite in round {self.state.round}, iteration {self.state.iteration} ({named}); "
-            "lower --training.learning_rate or look for extreme values in the data."
-        )
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether gradients are scaled to fit half precision: then the scaler itself leaves out those that do not."""
+        return getattr(self.fabric.strategy.precision, "scaler", None) is not None
+
+    def skip_or_stop(self, error: NonFiniteError, step: int, draw: Draw) -> None:
+        """Say where the numbers went wrong, and go on only if so set."""
+        place = f"In round {self.state.round + 1}, step {step + 1} {error}; the batch holds "
+        place += describe_samples(self.task, draw)
+        if self.settings.training.on_nonfinite == "stop":
+            raise UserError(
+                f"{place}: lower --training.learning_rate, look for extreme values there, or give --on-nonfinite skip."
+            ) from None
+        self.state.part.skipped += 1
+        log.warning("%s: this step is skipped.", place)
 
 
 def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Optimizer]:
@@ -288,8 +280,8 @@ class _Steps(Dataset[Batch | UserError]):
                 name: BatchPart(self.read(part.side, part.indices, step, name), part.labels)
                 for name, part in self.draws[step].items()
             }
-        except UserError as error:
-            return error
+        except UserError as error:  # such as a file that vanished; raised in a worker it would come with a traceback
+            return UserError(str(error))
 
     def read(self, side: Side, indices: Tensor, step: int, name: str) -> Tensor:
         """Training views that depend on the step and the part's name alone."""

@@ -14,7 +14,7 @@ from candapt.adaptation import adapt
 from candapt.data.domains import Side
 from candapt.methods import METHODS
 from candapt.model import load
-from candapt.training.checkpoint import restore_checkpoint, save_checkpoint
+from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
 from tests.methods.rotated import adapted, begin, make_rotated, short_settings
 
 every = pytest.mark.parametrize("method", METHODS)
@@ -47,10 +47,15 @@ def test_the_same_seed_gives_the_same_predictions(method: str) -> None:
 @every
 def test_it_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> None:
     started = begin(short_settings(method))
-    with torch.random.fork_rng():
-        started.state.history.append(started.one_round(lambda done, planned: None))
-    started.state.round += 1
-    path = save_checkpoint(started, tmp_path)
+
+    def on_step(done: int, planned: int) -> None:
+        if started.state.round == 1 and done == 2:
+            save_checkpoint(started, tmp_path)
+            raise KeyboardInterrupt  # in the middle of the second round
+
+    with pytest.raises(KeyboardInterrupt):
+        started.run(on_step, lambda training, record: None)
+    (path,) = checkpoints(tmp_path)
 
     torch.manual_seed(99)  # another process has another random state
     resumed = begin(short_settings(method))

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from candapt.data.domains import Side
-from candapt.training.checkpoint import KEPT, checkpoints, restore_checkpoint, save_checkpoint
+from candapt.training.checkpoint import KEPT, Checkpoints, checkpoints, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
 from tests.toy import Toy, make_training, quick_settings, run, timeless, weights
 
@@ -100,7 +100,8 @@ def test_more_rounds_can_be_added(toy: Toy, tmp_path: Path) -> None:
 def test_only_the_newest_stay(toy: Toy, tmp_path: Path) -> None:
     training = make_training(toy.task, quick_settings(rounds=4, training__steps=1, training__settled=0))
     (tmp_path / "notes.txt").write_text("not ours")
-    training.run(lambda done, planned: None, lambda training, record: save_checkpoint(training, tmp_path) and None)
+    keeper = Checkpoints(tmp_path)
+    training.run(lambda done, planned: None, lambda training, record: keeper.after_round(training))
     assert KEPT == 2
     assert [path.name for path in checkpoints(tmp_path)] == ["round-0003.safetensors", "round-0004.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "notes.txt"

@@ -204,7 +204,7 @@ class TestNothingKept:
 class TestTrouble:
     def test_a_loss_that_is_no_number_is_named_with_its_step(self, toy: Toy) -> None:
         training = make_training(toy.task, quick_settings(training__learning_rate=1e30))
-        with pytest.raises(UserError, match=r"round 0, iteration [1-4] \(classification (nan|inf).*learning_rate"):
+        with pytest.raises(UserError, match=r"round 1, step [2-5] .*\(classification (nan|inf).*learning_rate"):
             run(training)
 
     def test_source_and_target_must_be_of_one_shape(self, toy: Toy) -> None:

@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM: an end at a good moment, and at once if asked twice."""
+
+import logging
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Someone asked the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        """What shells say of a process that the signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+
+
+class Interruption:
+    """Within this context the two signals raise `Interrupted`, or are noted while work is done that should be saved."""
+
+    def __init__(self) -> None:
+        self.wanted: int | None = None
+        """The signal that came while `patient`."""
+        self.patient = False
+        """Note a signal rather than raise; whoever sets it asks `leave_if_wanted` soon."""
+        self._before: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def leave_if_wanted(self) -> None:
+        """Raise what was noted."""
+        if self.wanted is not None:
+            raise Interrupted(self.wanted)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # processes that read batches get Ctrl-C as well; their parent decides when they end
+        if self.wanted is not None or not self.patient:
+            raise Interrupted(number)
+        self.wanted = number
+        log.info("Stopping after this step; once more stops at once.")

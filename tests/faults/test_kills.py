@@ -1,0 +1,173 @@
+"""Runs that are stopped and resumed end as those that nobody disturbed, bit by bit."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.kills import finish, kill_and_resume, outcome, start
+from candapt.cli import main
+from candapt.training.checkpoint import checkpoints
+from candapt.training.loop import Training
+from tests.toy import QUICK, Toy
+
+FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
+ALWAYS = ["--checkpoint-minutes", "0"]
+
+
+class KilledError(BaseException):
+    """Ends a process in a test without any of its precautions."""
+
+
+@pytest.fixture(scope="module")
+def data(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.write(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def words(data: Path) -> list[object]:
+    """A run of two rounds of five steps, with a checkpoint after each step."""
+    settled = ["--training.settled", "0", "--target-labels", data / "labels.csv"]
+    return ["adapt", data / "source.npz", data / "target.npz", *FLAGS, *settled, *ALWAYS]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(words: list[object], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    assert main([*map(str, words), "--out", str(out)]) == 0
+    return outcome(out)
+
+
+def stopped_at(step: int, words: list[object], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run until the step has been made and saved, and die there."""
+    one_batch, made = Training.one_batch, 0
+
+    def counted(self: Training, *arguments: Any) -> dict[str, float]:
+        nonlocal made
+        if made == step:
+            raise KilledError
+        made += 1
+        return one_batch(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "one_batch", counted)
+        with pytest.raises(KilledError):
+            main([*map(str, words), "--out", str(out)])
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_killed_at_every_step(
+    step: int, words: list[object], undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    stopped_at(step, words, out, monkeypatch)
+    assert len(checkpoints(out / "checkpoints")) == min(step, 2)
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert outcome(out) == undisturbed
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["rounds"] == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "predictions.csv", "summary.json"])
+def test_killed_between_the_last_files(
+    name: str, words: list[object], undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, replace = tmp_path / "run", Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise KilledError
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KilledError):
+            main([*map(str, words), "--out", str(out)])
+    assert not (out / name).exists()
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert outcome(out) == undisturbed
+
+
+def test_killed_with_sigkill_three_times_in_a_row(words: list[object], tmp_path: Path) -> None:
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
+    longer = [*words, "--rounds", "3", "--training.steps", "30"]
+    seconds = finish(*longer, "--out", undisturbed)
+    kill_and_resume(longer, out, [share * seconds for share in (0.4, 0.6, 0.5)])
+    assert outcome(out) == outcome(undisturbed)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_tells_how_to_continue(
+    number: signal.Signals,
+    code: int,
+    words: list[object],
+    undisturbed: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out, one_batch, made = tmp_path / "a run", Training.one_batch, 0
+
+    def interrupted(self: Training, *arguments: Any) -> dict[str, float]:
+        nonlocal made
+        made += 1
+        if made == 8:
+            os.kill(os.getpid(), number)
+        return one_batch(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "one_batch", interrupted)
+        assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == code
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == f"candapt: stopped; continue with: candapt adapt --out '{out}' --resume."
+    assert [path.name for path in checkpoints(out / "checkpoints")] == [
+        "round-0001.safetensors",
+        "round-0001-step-000003.safetensors",
+    ]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # as it was before
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert outcome(out) == undisturbed
+
+
+def test_a_second_signal_stops_at_once(
+    words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, one_batch, made = tmp_path / "run", Training.one_batch, 0
+
+    def interrupted(self: Training, *arguments: Any) -> dict[str, float]:
+        nonlocal made
+        made += 1
+        if made == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # handlers run between two operations
+            raise AssertionError
+        return one_batch(self, *arguments)
+
+    monkeypatch.setattr(Training, "one_batch", interrupted)
+    assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == 130
+    assert "--resume" in capsys.readouterr().err
+    assert [path.name for path in checkpoints(out / "checkpoints")] == ["round-0001.safetensors"]
+
+
+def test_one_writer_at_a_time(words: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    process = start(*words, "--out", out, "--rounds", "5000")
+    try:
+        while not (out / "metrics.jsonl").exists():
+            assert process.is_alive()
+            time.sleep(0.02)
+        for more in ([], ["--resume"]):
+            assert main([*map(str, words), "--out", str(out), *more]) == 2
+            told = capsys.readouterr().err.splitlines()[-1]
+            assert f"is being written by process {process.pid} on " in told
+    finally:
+        process.kill()
+        process.join()
+    # The lock of a process that is gone is none.
+    assert main([*map(str, words), "--out", str(out), "--resume"]) == 2
+    assert "rounds was 5000 and is 2" in capsys.readouterr().err
