@@ -38,6 +38,7 @@ from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
 from candapt.evaluation.alarm import warnings_from
+from candapt.evaluation.estimate import estimate_accuracy
 from candapt.files import write_atomically
 from candapt.frozen import all_rows
 from candapt.interruption import Interruption
@@ -200,8 +201,16 @@ def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, ba
     summary = summarize(job, found, adapted, truth)
     if baseline is not None:
         summary |= describe_baseline(adapted, baseline, truth)
+    estimate = estimate_accuracy(
+        adapted.record,
+        starts_at_random=adapted.model.method.network.starts_at_random,
+        doubtful=bool(summary.get("warnings")),
+    )
+    summary |= {"estimated_accuracy": estimate.describe() if estimate else None}
     run.write_summary(summary)  # last: it says that the run is complete
     log.info("%s", conclude(adapted, run.path))
+    if estimate is not None:
+        log.info("%s", estimate.sentence)
     for finding in summary.get("warnings", []):
         log.warning("%s", finding["sentence"])
     return adapted

@@ -1,5 +1,7 @@
 """Label-free scores against slow references, and what they must say in plain cases."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -103,3 +105,10 @@ class TestDomains:
         assert scores.protocol(1.0, 0.5) == 0
         assert scores.protocol(0.9, 0.1) == pytest.approx(0.1 + 0.8)
         assert scores.protocol(0.9, 0.6) == pytest.approx(0.1)  # worse than chance is chance
+
+
+def test_the_documentation_lists_every_score() -> None:
+    page = (Path(__file__).parents[2] / "docs/trust.md").read_text(encoding="utf-8")
+    for name, score in scores.SCORES.items():
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` "))
+        assert line.endswith("higher |" if score.higher_is_better else "lower |")
