@@ -91,7 +91,7 @@ class TestFiles:
 class TestDescriptions:
     def test_settings_by_the_names_of_the_flags(self) -> None:
         told = describe_settings(quick_settings(can__weight=0.7))
-        assert list(told) == ["method", "seed", "rounds", "network", "training", "can"]
+        assert list(told) == ["method", "seed", "rounds", "select", "network", "training", "can"]
         assert told["can"]["weight"] == 0.7
         assert told["network"]["bottleneck"] == 16
 

@@ -63,8 +63,7 @@ def test_scores_go_on_after_a_checkpoint(toy: Toy, tmp_path: Path) -> None:
     settings = quick_settings("dann", rounds=3, training__settled=0)
     straight = run(seeded(toy, settings))
     first = seeded(toy, settings)
-    first.state.history.append(first.one_round(lambda *_: None))
-    first.state.round += 1
+    first.state.end_round(first.one_round(lambda *_: None))
     save_checkpoint(first, tmp_path)
     resumed = seeded(toy, settings)
     restore_checkpoint(resumed, checkpoints(tmp_path)[-1])
