@@ -298,7 +298,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(TrainingSettings, "training")
     parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family(PRESETS[preset], [method]))
-    flags = ["--method", method, "--preset", preset, *(_long(flag) for flag in flags)]
+    flags = ["--method", method, "--preset", preset, *flags]
     # The file comes first, so that a flag wins wherever it stands. Settings of methods that were not chosen stay out.
     foreign = {"source", "target", *METHODS} - {method}
     kept = {_key(key) if key == method else key: value for key, value in config.items() if key not in foreign}
@@ -367,7 +367,9 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
     >>> _spelled_out(["--finetune", "last-stage", "--weights=a.safetensors"])
     ['--network.finetune', 'last-stage', '--network.weights=a.safetensors']
     """
-    return [re.sub(r"^--(backbone|weights|finetune)(?==|$)", r"--network.\1", argument) for argument in arguments]
+    groups = {"network": "backbone|weights|finetune", "training": "on-nonfinite"}
+    full = {name: f"{group}.{name.replace('-', '_')}" for group, names in groups.items() for name in names.split("|")}
+    return [re.sub(r"^--([a-z-]+)(?==|$)", lambda flag: f"--{full.get(flag[1], flag[1])}", word) for word in arguments]
 
 
 def _paths_first(arguments: Sequence[str]) -> list[str]:
@@ -403,11 +405,6 @@ def _with_config_of_run(arguments: list[str]) -> list[str]:
     if not config.is_file():
         raise UserError(f"The run in {chosen.out!r} was stopped before it began: give SOURCE and TARGET once more.")
     return [*arguments, "--config", str(config)]
-
-
-def _long(flag: str) -> str:
-    """The one flag that has a short name as well."""
-    return flag.replace("--on-nonfinite", "--training.on_nonfinite") if flag.startswith("--on-nonfinite") else flag
 
 
 def _set_known_defaults(parser: ArgumentParser, values: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.name != "posix" or os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this user cannot mount a small disk")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class TestFullDisk:
