@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,6 +68,7 @@ def adapt(
     cache: ActivationCache | None = None,
     on_embedded: Progress | None = None,
     checkpoints: Checkpoints | None = None,
+    on_start: Callable[[Training], None] | None = None,
 ) -> Adapted:
     """Train a method on a task.
 
@@ -79,6 +81,7 @@ def adapt(
         cache: where the results of frozen layers are kept; by default in the user's folder for caches.
         on_embedded: is told how many views of images are through the frozen layers, if there are any.
         checkpoints: where the training goes on from, and what it is saved to.
+        on_start: is shown the training before it begins or goes on; the time that this takes is not counted.
     """
     check_task(task)
     check_settings(settings)
@@ -94,6 +97,10 @@ def adapt(
     training = Training(fabric, method, prepared, settings)
     if checkpoints is not None:
         checkpoints.restore(training)
+    if on_start is not None:
+        paused = time.perf_counter()
+        on_start(training)
+        started += time.perf_counter() - paused
     run_training(training, watcher, checkpoints)
     choice = training.return_to_best()
     clusters = method.final_clusters(training.describe_round())

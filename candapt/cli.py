@@ -99,6 +99,7 @@ def adapt(arguments: list[str]) -> None:
         strict=options.strict,
         baseline=options.baseline,
         cache=options.cache,
+        report=options.report,
     )
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes is {options.checkpoint_minutes}, but must be at least 0.")
@@ -113,10 +114,11 @@ def demo(arguments: list[str]) -> None:
     parser = _parser("demo", demo)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="Folder for the two runs and their summary.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of every random draw.")
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html for each run and for both.")
     options = parser.parse_args(arguments)
     from candapt.demo import demo as run_demo  # matplotlib and its fonts take seconds to import
 
-    run_demo(options.out, options.seed)
+    run_demo(options.out, options.seed, report=options.report)
 
 
 def predict(arguments: list[str]) -> None:
@@ -175,6 +177,15 @@ _HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "dropout"}
 """What only a training needs to know of the network."""
 
 
+def report(arguments: list[str]) -> None:
+    """Make the page of a run again, or one page that compares several runs."""
+    parser = _parser("report", report)
+    parser.add_argument("runs", type=Path, nargs="+", help="Run folders.")
+    parser.add_argument("--out", type=Path | None, default=None, help="HTML file; one run has its own: report.html.")
+    options = parser.parse_args(arguments)
+    commands.report(options.runs, options.out)
+
+
 def benchmark(arguments: list[str]) -> None:
     """Run tasks × methods × seeds of a suite into the paper's tables; what is stored already is not run again."""
     # matplotlib and its fonts, for the demonstration's suite, take seconds to import
@@ -212,7 +223,7 @@ def benchmark(arguments: list[str]) -> None:
             error.add_note("the same command goes on with the cells that are missing")
             raise
     commands.output.print(to_terminal(results))
-    commands.output.print(f"Tables: {options.out / 'results.md'}, results.tex and results.html")
+    commands.output.print(f"Tables: {options.out / 'results.md'} and results.tex; page: {options.out / 'report.html'}")
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -220,6 +231,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "adapt": adapt,
     "predict": predict,
     "evaluate": evaluate,
+    "report": report,
     "embed": embed,
     "cache": cache,
     "benchmark": benchmark,
@@ -291,6 +303,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_argument(
         "--baseline", type=bool, default=True, help="Train source-only beside, to warn where adaptation did not help."
     )
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html, with a map of both domains.")
     _add_strict(parser)
     _add_cache(parser)
     parser.add_class_arguments(ImageChoice, "images")
@@ -348,9 +361,18 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
         parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family({**PRESETS[preset], **suite.changes}, methods))
     # What a run's config.yaml says of its data, its method and its seed is the suite's business.
-    foreign = {"source", "target", "target_labels", "strict", "baseline", "method", "seed", "preset", *METHODS} - set(
-        methods
-    )
+    foreign = {
+        "source",
+        "target",
+        "target_labels",
+        "strict",
+        "baseline",
+        "report",
+        "method",
+        "seed",
+        "preset",
+        *METHODS,
+    } - set(methods)
     kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
     return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
 

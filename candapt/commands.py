@@ -3,7 +3,7 @@
 import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -38,6 +38,7 @@ from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation import metrics
 from candapt.evaluation.alarm import warnings_from
+from candapt.evaluation.discrepancy import round_discrepancies
 from candapt.evaluation.estimate import estimate_accuracy
 from candapt.files import write_atomically
 from candapt.frozen import all_rows
@@ -72,6 +73,10 @@ class Job:
     """Train source-only beside, to tell whether adaptation helped."""
     cache: Path | None = None
     """Folder of the activation cache; None for the user's. It changes no result."""
+    report: bool = True
+    """Write `report.html`, with a map of both domains."""
+    map_points: int = 1000
+    """Samples of each domain on that map, at most."""
 
     def describe(self) -> dict[str, Any]:
         """The content of `config.yaml`."""
@@ -80,6 +85,7 @@ class Job:
             **{name: str(path.absolute()) if path else None for name, path in paths.items()},
             "strict": self.strict,
             "baseline": self.baseline,
+            "report": self.report,
             "images": plain(self.images),
             **describe_settings(self.settings),
         }
@@ -177,11 +183,14 @@ def read_inputs(job: Job) -> Inputs:
 
 def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, baseline: Baseline | None) -> Adapted:
     """Train, and write what came of it."""
+    from candapt.report.mapping import Mapper  # scikit-learn's t-SNE takes seconds to import
+
     task, truth = inputs.task, inputs.truth
     found = describe_data(task, *inputs.checks)
     run.write_broken([item for check in inputs.checks if check for item in check.broken])
     for sentence in sentences(task, found):
         log.info("%s", sentence)
+    mapper = Mapper(run.path, job.map_points) if job.report else None
     with TrainingBar(job.settings.method, job.settings.rounds) as bar:
         adapted = adapt_task(
             task,
@@ -192,6 +201,7 @@ def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, ba
             cache=inputs.cache,
             on_embedded=bar.on_embedded,
             checkpoints=checkpoints,
+            on_start=mapper.start if mapper else None,
         )
     adapted.model.save(run.path)
     adapted.predictions.write_csv(run.path / "predictions.csv", task.source.classes)
@@ -207,12 +217,16 @@ def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, ba
         doubtful=bool(summary.get("warnings")),
     )
     summary |= {"estimated_accuracy": estimate.describe() if estimate else None}
-    run.write_summary(summary)  # last: it says that the run is complete
+    if mapper is not None:
+        mapper.finish(adapted)
+    run.write_summary(summary)  # it says that the run is complete; the page can be made at any time
     log.info("%s", conclude(adapted, run.path))
     if estimate is not None:
         log.info("%s", estimate.sentence)
     for finding in summary.get("warnings", []):
         log.warning("%s", finding["sentence"])
+    if job.report:
+        report([run.path])
     return adapted
 
 
@@ -248,6 +262,7 @@ class _Recorder:
 
     def on_round(self, training: Training, record: Record) -> None:
         """Write metrics."""
+        record = record | round_discrepancies(training, self.truth)
         if self.truth is not None:
             predicted = training.embed(Side.TARGET).logits.argmax(1)
             record = record | {"oracle_accuracy": metrics.accuracy(*_where_known(self.truth, predicted))}
@@ -307,6 +322,18 @@ def conclude(adapted: Adapted, folder: Path) -> str:
         f"Done in {adapted.seconds:.0f} s after {len(adapted.history)} rounds.{kept} Classifier and clusters agree on "
         f"{agreement:.1%} of the target. Predictions: {folder / 'predictions.csv'}"
     )
+
+
+def report(runs: Sequence[Path], out: Path | None = None) -> None:
+    """Make the page of a run, or one page that compares several."""
+    from candapt.report import write_comparison, write_report  # Plotly takes seconds to import
+
+    if out is not None and out.exists():
+        raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
+    if len(runs) > 1 and out is None:
+        raise UserError("Several runs have no common folder: say by --out which file is to compare them.")
+    path = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out or Path())
+    log.info("Report: %s", path)
 
 
 def predict(run: Path, source: Path, out: Path, *, format: Format = "csv", strict: bool = False) -> None:
@@ -437,12 +464,13 @@ def measure(truth: Tensor, probabilities: Tensor) -> dict[str, Any]:
     """All figures that need true labels; samples without one, or of an unknown class, are left out and counted."""
     labels, known = _where_known(truth, probabilities)
     predicted = known.argmax(1)
-    calibration, _ = metrics.expected_calibration_error(labels, known)
+    calibration, bins = metrics.expected_calibration_error(labels, known)
     classes = probabilities.shape[1]
     return {
         "accuracy": metrics.accuracy(labels, predicted),
         "mean_class_accuracy": metrics.mean_class_accuracy(labels, predicted),
         "calibration_error": calibration,
+        "calibration": bins.describe(),
         "samples": len(labels),
         "left_out": len(truth) - len(labels),
         "confusion": metrics.confusion_matrix(labels, predicted, num_classes=classes).tolist(),

@@ -22,7 +22,7 @@ from candapt.presets import PRESETS, make_settings
 from candapt.runs import describe_settings
 from tests.toy import QUICK, Toy
 
-FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
+FLAGS = [word for name, value in (QUICK | {"report": False}).items() for word in (f"--{name}", str(value))]
 Refused = Callable[..., str]
 
 
@@ -55,7 +55,7 @@ def data(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder; tests do not write there."""
-    folder = adapt(data / "source.npz", data / "target.npz", tmp_path_factory.mktemp("runs") / "run")
+    folder = adapt(data / "source.npz", data / "target.npz", tmp_path_factory.mktemp("runs") / "run", "--report", True)
     logging.getLogger("candapt").handlers.clear()
     return folder
 
@@ -86,7 +86,7 @@ class TestAdapt:
         names = {path.name for path in finished.iterdir()}
         assert names == {
             *("config.yaml", "model.safetensors", "model.json", "metrics.jsonl"),
-            *("predictions.csv", "summary.json", "checkpoints", "log.txt"),
+            *("predictions.csv", "summary.json", "checkpoints", "log.txt", "embedding.npz", "report.html"),
         }
         assert all(path.stat().st_size > 0 for path in finished.iterdir())
         assert [path.name for path in sorted((finished / "checkpoints").iterdir())] == [

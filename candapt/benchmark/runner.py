@@ -27,12 +27,18 @@ from candapt.files import write_atomically
 from candapt.locks import locked, refuse_if_locked
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import Layers, decide
+from candapt.report.benchmark_page import benchmark_page
+from candapt.report.page import write_page
 from candapt.runs import leaves, versions, write_json
 from candapt.settings import NetworkSettings
 
 log = logging.getLogger(__name__)
 
-FILES = {"cells", "results.json", "timing.json", *(f"results.{ending}" for ending in TABLES)}
+PAGE = "report.html"
+FILES = {
+    *("cells", "results.json", "timing.json", PAGE, *(f"results.{ending}" for ending in TABLES)),
+    "results.html",  # what there was before the page
+}
 """What a benchmark's folder may hold."""
 
 Stored = dict[str, Any]
@@ -239,13 +245,14 @@ def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda s
 
 
 def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, Any]:
-    """Write `results.json`, the tables and `timing.json`; only the last one differs from run to run."""
+    """Write `results.json`, the tables, the page and `timing.json`; only the last one differs from run to run."""
     results = summarize(plan, stored)
     write_json(out / "results.json", results)
     write_json(out / "timing.json", timing(stored))
     for ending, render in TABLES.items():
         with write_atomically(out / f"results.{ending}") as part:
             part.write_text(render(results), encoding="utf-8", errors="backslashreplace")
+    write_page(out / PAGE, benchmark_page(results, stored))
     return results
 
 

@@ -1,6 +1,5 @@
-"""Results as tables in Markdown, LaTeX and HTML: in percent, the best in bold, the paper's number where it has one."""
+"""Results as tables in Markdown, LaTeX and a terminal: in percent, the best in bold, the paper's number beside ours."""
 
-import html
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -183,46 +182,5 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 0.5rem 0 2rem; display: block; overflow-x: auto; }
-th, td { padding: 0.25rem 0.75rem; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #222; }
-tbody tr:not(.paper) td { border-top: 1px solid #ddd; }
-.paper td { color: #666; font-size: 0.85em; padding-top: 0; }
-.paper td:first-child { padding-left: 1.75rem; }
-"""
-
-
-def to_html(results: Results) -> str:
-    """One page that needs nothing else."""
-    title = html.escape(results["title"])
-    parts = [
-        "<!DOCTYPE html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head><body>',
-        f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(note)}</p>" for note in notes(results)),
-        *map(_html_block, blocks(results)),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _html_block(block: Block) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("method", *block.columns))
-    body = "\n".join(_html_line(line) for line in block.lines)
-    return (
-        f"<h2>{html.escape(block.title)}</h2>\n<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
-    )
-
-
-def _html_line(line: Line) -> str:
-    texts = (html.escape(e.text) for e in line.entries)
-    cells = (f"<strong>{t}</strong>" if e.best else t for t, e in zip(texts, line.entries, strict=True))
-    opening = '<tr class="paper">' if line.from_paper else "<tr>"
-    return f"{opening}<td>{html.escape(line.name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
-TABLES: dict[str, Callable[[Results], str]] = {"md": to_markdown, "tex": to_latex, "html": to_html}
+TABLES: dict[str, Callable[[Results], str]] = {"md": to_markdown, "tex": to_latex}
 """Renderers by the ending of the file that they make."""

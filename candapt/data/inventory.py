@@ -23,6 +23,8 @@ def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | No
         target: the same of the target.
     """
     told: dict[str, Any] = {"source": task.source.size, "target": task.target.size}
+    counts = task.source.labels.bincount(minlength=task.num_classes).tolist()
+    told["source_classes"] = dict(zip(task.source.classes, counts, strict=True))
     if source is not None:
         told["source_images"] = describe_images(source, task.source)
     if target is not None:

@@ -20,6 +20,12 @@ class CalibrationBins(NamedTuple):
     accuracies: Tensor
     """Share of each bin's samples that are classified correctly, shape (bins,); NaN for an empty bin."""
 
+    def describe(self) -> list[dict[str, float]]:
+        """The bins that hold samples, as plain values."""
+        columns = (each.tolist() for each in (self.counts, self.confidences, self.accuracies))
+        names = ("count", "confidence", "accuracy")
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True) if row[0]]
+
 
 def accuracy(labels: Any, predictions: Any) -> float:
     """Share of samples whose prediction is their label; both of shape (n,).

@@ -19,7 +19,7 @@ from tests.benchmark.conftest import Planner, write_images
 from tests.benchmark.test_suites import write_digits
 from tests.toy import quick_settings
 
-RESULTS = ("results.json", "results.md", "results.tex", "results.html")
+RESULTS = ("results.json", "results.md", "results.tex", "report.html")
 
 
 def count_calls(

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from candapt.benchmark.results import KINDS
-from candapt.benchmark.tables import blocks, to_html, to_latex, to_markdown
+from candapt.benchmark.tables import blocks, to_latex, to_markdown
 
 
 def spread(*values: float) -> dict[str, Any]:
@@ -79,15 +79,6 @@ def test_latex_signs_are_escaped(results: dict[str, Any]) -> None:
     assert text.count(r"\begin{tabular}{lccc}") == text.count(r"\bottomrule") == 3
 
 
-def test_html_is_escaped_and_stands_alone(results: dict[str, Any]) -> None:
-    text = to_html(results)
-    assert "<title>Digits &amp; more</title>" in text
-    assert "<th>art_1→50% &amp; &lt;b&gt;</th>" in text
-    assert "<td><strong>94.5 ± 1.2</strong></td>" in text
-    assert "http" not in text
-    assert "<script" not in text
-
-
 def test_one_seed_has_no_spread(results: dict[str, Any]) -> None:
     for row in results["rows"]:
         for kind in KINDS:
@@ -99,5 +90,5 @@ def test_one_seed_has_no_spread(results: dict[str, Any]) -> None:
 
 def test_names_that_are_not_unicode_can_be_written(results: dict[str, Any], tmp_path: Path) -> None:
     results["title"] = "odd \udcff"
-    for render in (to_markdown, to_latex, to_html):
+    for render in (to_markdown, to_latex):
         (tmp_path / "table").write_text(render(results), encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,107 @@
+"""Small pictures of samples as data URIs, as many as a page can carry."""
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from candapt.data.decoding import BrokenImageError, read_image
+from candapt.data.features import read_arrays
+from candapt.data.lists import is_list_file
+from candapt.errors import UserError
+
+BUDGET = 4_500_000
+"""Bytes of all thumbnails of a page, as they stand in it."""
+QUALITY = 70
+"""Of the JPEGs."""
+
+
+class Thumbnails:
+    """Pictures of the samples of one domain, for as long as its files are where they were.
+
+    Args:
+        place: folder or list of images, or `.npz` file, that the run read.
+        shape: shape of one sample; a sample with fewer than two dimensions has no picture.
+    """
+
+    def __init__(self, place: Path, shape: Sequence[int]) -> None:
+        self.place = place.parent if is_list_file(place) else place
+        self.array = _small_images(place) if place.suffix.lower() == ".npz" and len(shape) == 3 else None
+
+    @property
+    def available(self) -> bool:
+        """Whether there is anything to show."""
+        return self.array is not None or self.place.is_dir()
+
+    def make(self, names: Sequence[str], side: int, budget: int = BUDGET) -> dict[str, str]:
+        """Data URIs by name, of those whose files can be read, until the budget is used up.
+
+        Args:
+            names: samples, the most important first.
+            side: height and width at most, in pixels.
+            budget: bytes.
+        """
+        made: dict[str, str] = {}
+        if not self.available:
+            return made
+        wanted = list(dict.fromkeys(names))
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for first in range(0, len(wanted), 64):
+                part = wanted[first : first + 64]
+                for name, uri in zip(part, pool.map(lambda each: self.one(each, side), part), strict=True):
+                    budget -= len(uri or "")
+                    if budget < 0:
+                        return made
+                    if uri is not None:
+                        made[name] = uri
+        return made
+
+    def one(self, name: str, side: int) -> str | None:
+        """The picture of a sample, or None."""
+        image = self._file(name, side) if self.array is None else self._row(name, side)
+        if image is None:
+            return None
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+        return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+    def _file(self, name: str, side: int) -> Image.Image | None:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts:  # names come from a file that anyone may have written
+            return None
+        try:
+            image = read_image(self.place / path, min_size=side)
+        except (BrokenImageError, OSError, ValueError):
+            return None
+        image.thumbnail((side, side))
+        return image
+
+    def _row(self, name: str, side: int) -> Image.Image | None:
+        assert self.array is not None
+        if not name.isdecimal() or int(name) >= len(self.array):
+            return None
+        image = Image.fromarray(self.array[int(name)])
+        times = max(1, side // max(image.size))
+        return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+
+
+def _small_images(path: Path) -> np.ndarray[Any, Any] | None:
+    """Images of an `.npz` file as bytes, (n, h, w) or (n, h, w, 3), scaled by their largest and smallest value."""
+    try:
+        x = read_arrays(path, "x").get("x")
+    except UserError:
+        return None
+    if x is None or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[1] not in (1, 3)):
+        return None
+    x = x.astype(np.float32)
+    low, high = float(x.min()), float(x.max())
+    scaled = np.round((x - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
+    if x.ndim == 4:
+        scaled = scaled[:, 0] if x.shape[1] == 1 else scaled.transpose(0, 2, 3, 1)
+    return scaled
