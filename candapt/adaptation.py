@@ -1,6 +1,7 @@
 """The main job: from a task and settings to an adapted model. Command line and estimator both call it."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -170,26 +171,42 @@ def check_task(task: Task) -> None:
         raise UserError("The target has fewer than two samples: there is nothing to adapt to.")
 
 
+RANGES: dict[str, tuple[float, float]] = {
+    "rounds": (1, math.inf),
+    "network.bottleneck": (1, math.inf),
+    "network.rank": (1, math.inf),
+    "network.dropout": (0, 1),
+    "network.views": (0, math.inf),
+    "training.steps": (1, math.inf),
+    "training.batch_size": (2, math.inf),
+    "training.evaluation_batch": (2, math.inf),
+    "training.workers": (0, 1024),
+    "training.learning_rate": (0, 1e6),
+    "training.new_layers": (0, 1e6),
+    "training.momentum": (0, 1),
+    "training.weight_decay": (0, 1e6),
+    "method.classes": (1, math.inf),
+    "method.samples": (1, math.inf),
+    "method.clustering_steps": (0, math.inf),
+    "method.warmup": (0, math.inf),
+    "method.start_share": (0, 1),
+    "method.full_share": (0, math.inf),
+}
+"""Least and largest value of settings that no training can work with otherwise; `method` stands for the one chosen."""
+
+
 def check_settings(settings: Settings) -> None:
     """Refuse numbers that no training can work with, and a device that this machine lacks."""
+    for name, (least, most) in RANGES.items():
+        group, _, field = name.rpartition(".")
+        owner = {"": settings, "method": settings.adaptation}.get(group) or getattr(settings, group, None)
+        value, told = getattr(owner, field, None), name.replace("method.", f"{settings.method}.")
+        if value is not None and not least <= value <= most:
+            limit = f"at least {least}" if value < least else f"at most {most:g}"
+            raise UserError(f"{told} is {value}, but must be {limit}.")
     training = settings.training
-    least = {
-        "rounds": (settings.rounds, 1),
-        "network.bottleneck": (settings.network.bottleneck, 1),
-        "network.rank": (settings.network.rank, 1),
-        "network.views": (settings.network.views, 0),
-        "training.steps": (training.steps, 1),
-        "training.batch_size": (training.batch_size, 2),
-        "training.evaluation_batch": (training.evaluation_batch, 2),
-        "training.workers": (training.workers, 0),
-        "training.learning_rate": (training.learning_rate, 0),
-    }
-    own = {"classes": 1, "samples": 1, "clustering_steps": 0, "warmup": 0, "start_share": 0, "full_share": 0}
-    for name, minimum in own.items():
-        least[f"{settings.method}.{name}"] = (getattr(settings.adaptation, name, None), minimum)
-    for name, (value, minimum) in least.items():
-        if value is not None and value < minimum:
-            raise UserError(f"{name} is {value}, but must be at least {minimum}.")
+    if training.nesterov and not training.momentum:
+        raise UserError("training.nesterov needs a momentum, but training.momentum is 0.")
     if not 0 <= training.held_out < 1:
         raise UserError(f"training.held_out is {training.held_out}, but must be at least 0 and less than 1.")
     check_choice(settings.select)

@@ -4,7 +4,7 @@ import argparse
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from candapt.presets import DEFAULT, PRESETS, for_family
 from candapt.runs import RunFolder, versions
 from candapt.settings import ImageChoice, NetworkSettings, Settings, TrainingSettings
 from candapt.training.checkpoint import MINUTES
+from candapt.untrusted import printable, read_yaml, shortened
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 log = logging.getLogger(__name__)
@@ -29,6 +30,12 @@ CHOICES = f"{LAST}, or the best by one of {', '.join(SCORES)}"
 
 BARE = ("-h", "--help", "--print_config", "--resume", "--force")
 """Flags of `adapt` that no value follows."""
+NOT_IN_FILES = {"config", "out", "cache", "resume", "force"}
+"""Flags that a configuration, which may come from a stranger, has no say in: where to write and what to make of it."""
+OF_ONE_RUN = ("source", "target", "target_labels", "strict", "baseline", "report", "method", "seed", "preset")
+"""What a run's config.yaml holds and a suite decides itself."""
+MAX_SENTENCE = 2000
+"""Letters of an error; it may name files, and names may be long."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,11 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     show_log()
     try:
+        if any("\0" in word for word in arguments):
+            raise UserError("A name with a null character cannot be that of a file.")
         if arguments[0] not in COMMANDS:
             raise UserError(f"There is no command {arguments[0]!r}: choose one of {', '.join(COMMANDS)}.")
         COMMANDS[arguments[0]](arguments[1:])
     except (UserError, ArgumentError) as error:
-        sentence = " ".join(str(error).split()) if isinstance(error, UserError) else explain(error, arguments[0])
+        sentence = str(error) if isinstance(error, UserError) else explain(error, arguments[0])
         _say(sentence)
         return 2
     except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a vanished file: what is written stays
@@ -61,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(sentence: str) -> None:
-    console.print(f"candapt: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    """Say what went wrong; what the sentence repeats of names and files cannot steer the terminal."""
+    text = f"candapt: {printable(shortened(sentence, MAX_SENTENCE))}"
+    console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _advice(error: BaseException) -> str:
@@ -90,12 +101,13 @@ def adapt(arguments: list[str]) -> None:
     arguments = _with_config_of_run(_paths_first(_strict_last(_spelled_out(arguments))))
     config, parser, arguments = _adapt_parser(arguments)
     options = parser.parse_args(arguments)
+    labels = options.target_labels or config.get("target_labels")
     job = commands.Job(
         source=_path(options.source or config.get("source"), "SOURCE", "a labelled folder or .npz file"),
         target=_path(options.target or config.get("target"), "TARGET", "an unlabelled folder or .npz file"),
         settings=settings_from(parser, options),
         images=parser.instantiate(options).images,
-        target_labels=options.target_labels,
+        target_labels=_path(labels, "--target-labels", "a CSV or .npz file") if labels is not None else None,
         strict=options.strict,
         baseline=options.baseline,
         cache=options.cache,
@@ -112,7 +124,7 @@ def adapt(arguments: list[str]) -> None:
 def demo(arguments: list[str]) -> None:
     """See it work: from rendered digits to handwritten ones, source-only beside CAN, in about a minute."""
     parser = _parser("demo", demo)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="Folder for the two runs and their summary.")
+    parser.add_argument("--out", type=_file, default=Path("demo"), help="Folder for the two runs and their summary.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of every random draw.")
     parser.add_argument("--report", type=bool, default=True, help="Write report.html for each run and for both.")
     options = parser.parse_args(arguments)
@@ -124,9 +136,9 @@ def demo(arguments: list[str]) -> None:
 def predict(arguments: list[str]) -> None:
     """Predict new images or features with the model of a run."""
     parser = _parser("predict", predict)
-    parser.add_argument("run", type=Path, help="Run folder.")
-    parser.add_argument("input", type=Path, help="Folder of images, .txt file that lists images, or .npz with x.")
-    parser.add_argument("--out", type=Path, required=True, help="File to write.")
+    parser.add_argument("run", type=_file, help="Run folder.")
+    parser.add_argument("input", type=_file, help="Folder of images, .txt file that lists images, or .npz with x.")
+    parser.add_argument("--out", type=_file, required=True, help="File to write.")
     parser.add_argument(
         "--format",
         type=commands.Format,
@@ -141,9 +153,9 @@ def predict(arguments: list[str]) -> None:
 def evaluate(arguments: list[str]) -> None:
     """Measure the model of a run on labelled data."""
     parser = _parser("evaluate", evaluate)
-    parser.add_argument("run", type=Path, help="Run folder.")
-    parser.add_argument("labeled", type=Path, help="Folder with one sub-folder a class, .txt list, or .npz with x, y.")
-    parser.add_argument("--out", type=Path | None, default=None, help="JSON file for all figures.")
+    parser.add_argument("run", type=_file, help="Run folder.")
+    parser.add_argument("labeled", type=_file, help="Folder with one sub-folder a class, .txt list, or .npz with x, y.")
+    parser.add_argument("--out", type=_file, default=None, help="JSON file for all figures.")
     _add_strict(parser)
     options = parser.parse_args(_strict_last(arguments))
     commands.evaluate(options.run, options.labeled, options.out, strict=options.strict)
@@ -152,8 +164,10 @@ def evaluate(arguments: list[str]) -> None:
 def embed(arguments: list[str]) -> None:
     """Write the features that a frozen backbone gives of images to an .npz file, to adapt later without them."""
     parser = _parser("embed", embed)
-    parser.add_argument("input", type=Path, help="Folder of images.")
-    parser.add_argument("--out", type=Path, required=True, help=".npz file to write: x, names; with labels y, classes.")
+    parser.add_argument("input", type=_file, help="Folder of images.")
+    parser.add_argument(
+        "--out", type=_file, required=True, help=".npz file to write: x, names; with labels y, classes."
+    )
     parser.add_argument("--labeled", action="store_true", help="INPUT has one sub-folder a class; write y and classes.")
     parser.add_class_arguments(NetworkSettings, "network", skip=_HEAD_SETTINGS)
     parser.add_class_arguments(ImageChoice, "images", skip={"augmentation"})
@@ -238,6 +252,13 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 
+def _file(value: Any) -> Path | None:
+    """A path as it was given. What the parser knows as one is read as YAML first, which not every name of a file is."""
+    if not isinstance(value, str | Path | None):
+        raise ValueError("not a path")
+    return None if value is None else Path(value)
+
+
 def _parser(name: str, command: Callable[..., None]) -> ArgumentParser:
     return ArgumentParser(prog=f"candapt {name}", description=command.__doc__, exit_on_error=False)
 
@@ -282,7 +303,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser = _parser("adapt", adapt)
     parser.add_argument("source", nargs="?", help="Labelled: a folder with one sub-folder a class, .txt list or .npz.")
     parser.add_argument("target", nargs="?", help="Unlabelled: any folder of images, .txt list or .npz with x.")
-    parser.add_argument("--out", type=Path, required=True, help="New folder for the run; with --resume its folder.")
+    parser.add_argument("--out", type=_file, required=True, help="New folder for the run; with --resume its folder.")
     parser.add_argument("--resume", action="store_true", help="Go on with the run in --out, which needs no more words.")
     parser.add_argument("--force", action="store_true", help="Resume though data, settings or versions have changed.")
     parser.add_argument(
@@ -298,7 +319,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="Rounds at most.")
     parser.add_argument("--select", type=str, default=Settings.select, help=f"Round to keep: {CHOICES}.")
     parser.add_argument(
-        "--target-labels", type=Path | None, help="CSV (path,label) or .npz (y): for reports marked oracle only."
+        "--target-labels", type=_file, help="CSV (path,label) or .npz (y): for reports marked oracle only."
     )
     parser.add_argument(
         "--baseline", type=bool, default=True, help="Train source-only beside, to warn where adaptation did not help."
@@ -311,11 +332,10 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(TrainingSettings, "training")
     parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family(PRESETS[preset], [method]))
-    flags = ["--method", method, "--preset", preset, *flags]
-    # The file comes first, so that a flag wins wherever it stands. Settings of methods that were not chosen stay out.
-    foreign = {"source", "target", *METHODS} - {method}
-    kept = {_key(key) if key == method else key: value for key, value in config.items() if key not in foreign}
-    return config, parser, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+    flags = ["--method", method, "--preset", preset, *(_long(flag) for flag in flags)]
+    # Settings of methods that were not chosen stay out.
+    foreign = {"source", "target", "target_labels", *METHODS} - {method}
+    return config, parser, [*_from_file(config, parser, foreign), *flags]
 
 
 def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[str], list[str]]:
@@ -342,11 +362,13 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
 
     parser = _parser("benchmark", benchmark)
     parser.add_argument("suite", help=f"One of {', '.join(SUITES)}.")
-    parser.add_argument("--data", type=Path | None, help="Where the suite's data is; the demo brings its own.")
+    parser.add_argument("--data", type=_file, help="Where the suite's data is; the demo brings its own.")
     parser.add_argument("--methods", default=",".join(methods), help=f"With commas between: {','.join(METHODS)}.")
     parser.add_argument("--seeds", type=str, default="0,1,2", help="With commas between; one run of all for each.")
     parser.add_argument("--tasks", type=str, default="", help="With commas between, such as A->W,D->A; default: all.")
-    parser.add_argument("--out", type=Path, required=True, help="Folder for results and tables; may hold some already.")
+    parser.add_argument(
+        "--out", type=_file, required=True, help="Folder for results and tables; may hold some already."
+    )
     parser.add_argument("--resume", action="store_true", help="Changes nothing: what is stored is never run again.")
     parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
     _add_cache(parser)
@@ -361,26 +383,38 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
         parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family({**PRESETS[preset], **suite.changes}, methods))
     # What a run's config.yaml says of its data, its method and its seed is the suite's business.
-    foreign = {
-        "source",
-        "target",
-        "target_labels",
-        "strict",
-        "baseline",
-        "report",
-        "method",
-        "seed",
-        "preset",
-        *METHODS,
-    } - set(methods)
-    kept = {_key(key) if key in METHODS else key: value for key, value in config.items() if key not in foreign}
-    return parser, methods, ["--config", yaml.safe_dump(kept), *flags] if kept else flags
+    foreign = {*OF_ONE_RUN, *METHODS} - set(methods)
+    return parser, methods, [*_from_file(config, parser, foreign), *flags]
+
+
+def _from_file(config: Mapping[str, Any], parser: ArgumentParser, foreign: Collection[str]) -> list[str]:
+    """The file's settings as first arguments, so that a flag wins wherever it stands.
+
+    Only settings get through: a text where a group of settings belongs would be opened as another file, and where to
+    write is not for a file to say, which may come from a stranger.
+    """
+    kept: dict[str, Any] = {}
+    known = set(parser.get_defaults().keys()) - NOT_IN_FILES
+    for name, value in config.items():
+        if name in foreign:
+            continue
+        group = _key(name) if name in METHODS else name
+        settings = (
+            {f"{group}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {group: value}
+        )
+        if value is None and group not in known:
+            continue  # a group without settings
+        if unknown := settings.keys() - known:
+            named = shortened(min(unknown), 80)
+            raise UserError(f"{named!r} is not understood: `{parser.prog} --help` lists what a configuration may hold.")
+        kept |= settings
+    return ["--config", yaml.safe_dump(kept)] if kept else []
 
 
 def _add_cache(parser: ArgumentParser) -> None:
     """The folder of the activation cache, for all commands that use it."""
     text = "Folder that keeps what frozen layers make of images; default: CANDAPT_CACHE, else the user's cache folder."
-    parser.add_argument("--cache", type=Path | None, default=None, help=text)
+    parser.add_argument("--cache", type=_file, default=None, help=text)
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
@@ -470,12 +504,9 @@ def settings_from(parser: ArgumentParser, options: Namespace) -> Settings:
 def read_config(path: Path) -> dict[str, Any]:
     """A YAML file with settings."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"The configuration {str(path)!r} cannot be read ({' '.join(str(error).split())}).") from None
-    if not isinstance(content, dict):
-        raise UserError(f"The configuration {str(path)!r} must hold settings by name, as a run's config.yaml does.")
-    return content
+        return read_yaml(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"The configuration {str(path)!r} cannot be read ({error}).") from None
 
 
 def explain(error: Exception, command: str) -> str:
@@ -497,7 +528,7 @@ def _expected(types: str) -> str:
     named = {"<class 'int'>": "a whole number", "<class 'float'>": "a number", "<class 'bool'>": "true or false"}
     words = [word for kind, word in named.items() if kind in types]
     choices = [choice for listed in re.findall(r"Literal\[(.*?)\]", types) for choice in listed.split(", ")]
-    return " or ".join([*words, *(choice.strip("'") for choice in choices)]) or "something else"
+    return " or ".join([*words, *(choice.strip("'") for choice in choices)]) or "text"
 
 
 def _known(name: Any, table: dict[str, Any], flag: str) -> str:
@@ -509,4 +540,6 @@ def _known(name: Any, table: dict[str, Any], flag: str) -> str:
 def _path(value: Any, name: str, what: str) -> Path:
     if value is None:
         raise UserError(f"{name} is missing: give {what}, or a --config that names it.")
+    if not isinstance(value, str | Path):
+        raise UserError(f"{name} is {shortened(repr(value), 80)} in the configuration, but must be {what}.")
     return Path(value)

@@ -11,9 +11,18 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from candapt.training.loop import Record, Training
+from candapt.untrusted import printable
 
 console = Console(stderr=True)
 log = logging.getLogger("candapt")
+
+
+class _Printable(logging.Formatter):
+    """Lines in which no name of a file or class can steer a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with escapes in place of control characters."""
+        return printable(super().format(record))
 
 
 def show_log() -> None:
@@ -21,9 +30,10 @@ def show_log() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         plain = logging.StreamHandler(sys.stderr)
-        plain.setFormatter(logging.Formatter("%(message)s"))
         rich = RichHandler(console=console, show_level=False, show_path=False, markup=False)
-        log.addHandler(rich if console.is_terminal else plain)
+        handler = rich if console.is_terminal else plain
+        handler.setFormatter(_Printable("%(message)s"))
+        log.addHandler(handler)
     # Fabric announces accelerators that the machine lacks.
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
@@ -46,7 +56,7 @@ class _LogFile(logging.FileHandler):
 def log_to(path: Path) -> Iterator[None]:
     """Send the log to a file too, with the time of each line."""
     handler = _LogFile(path, encoding="utf-8", errors="surrogateescape")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     try:
         yield

@@ -2,30 +2,34 @@
 
 import csv
 import json
-import textwrap
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from candapt.clustering import Clusters, cosine_distances
 from candapt.data.domains import Domain, Side
+from candapt.data.features import MAX_CLASSES
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.predict import outputs_of
-from candapt.files import read_tensors, tensors_below, write_atomically, write_tensors
+from candapt.files import all_finite, read_tensors, tensor_shapes, tensors_below, write_atomically, write_tensors
 from candapt.frozen import behind
 from candapt.methods import METHODS
 from candapt.methods.base import Method
+from candapt.network.backbones import BottleneckStride
 from candapt.network.build import Layers, build_layers
 from candapt.settings import NetworkSettings
+from candapt.untrusted import contained, fitted, from_plain, read_json, shortened
 
 FORMAT = 1
 """Version of the files; a later one that reads differently counts up."""
+MAX_BATCH = 2**31
+"""Bytes of a batch when predicting: what a description asks for beyond that is cut into smaller batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +112,17 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `model.json`."""
-        tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
-        if self.layers.frozen is not None:
-            tensors |= {f"frozen.{name}": value for name, value in self.layers.frozen.state_dict().items()}
-        tensors |= {"centers": self.centers, "reach": self.reach}
-        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / "model.safetensors", self.tensors())
         with write_atomically(folder / "model.json") as part:
             # Escapes carry class names that are not valid Unicode, as folder names may be.
             part.write_text(json.dumps(self.describe(), indent=2) + "\n", encoding="utf-8")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `model.safetensors` holds."""
+        tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
+        if self.layers.frozen is not None:
+            tensors |= {f"frozen.{name}": value for name, value in self.layers.frozen.state_dict().items()}
+        return tensors | {"centers": self.centers, "reach": self.reach}
 
     def describe(self) -> dict[str, Any]:
         """What `model.json` holds: all but the tensors."""
@@ -134,35 +141,70 @@ class Model:
 
 
 def load(run: str | Path) -> Model:
-    """The adapted classifier of a run folder."""
+    """The adapted classifier of a run folder, which may come from a stranger: see `docs/security.md`."""
     folder = Path(run)
-    if not (folder / "model.json").is_file():
+    if not (folder / "model.json").exists():
         raise UserError(
             f"{str(folder)!r} holds no finished run (no model.json): give a folder made by `candapt adapt`."
         )
     try:
-        told = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        told = read_json(contained(folder, "model.json"))
         if told["format"] != FORMAT:
-            raise UserError(f"{str(folder)!r} was written in format {told['format']}; this version reads {FORMAT}.")
-        return _rebuild(told, folder / "model.safetensors")
+            found = shortened(repr(told["format"]), 40)
+            raise UserError(f"{str(folder)!r} was written in format {found}; this version reads {FORMAT}.")
+        return _rebuild(told, contained(folder, "model.safetensors"))
     except UserError:
         raise
-    except (OSError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
+    except Exception as error:  # a damaged description makes torch and timm raise almost anything
+        reason = shortened(f"{type(error).__name__}: {error}", 160)
         raise UserError(f"The model in {str(folder)!r} is damaged ({reason}).") from error
 
 
 def _rebuild(told: dict[str, Any], weights: Path) -> Model:
-    """Build the network that `model.json` describes and fill in its weights."""
+    """Build the network that `model.json` describes and fill in its weights.
+
+    It is first built without memory, on torch's meta device: a description that does not fit the weights beside it is
+    refused before it can ask for more memory than they take.
+    """
+    with torch.device("meta"):
+        expected = _build(told).tensors()
+    if {name: tuple(value.shape) for name, value in expected.items()} != tensor_shapes(weights):
+        raise ValueError("model.safetensors does not hold the tensors of the network that model.json describes")
     tensors, _ = read_tensors(weights)
-    shape, classes = tuple(told["shape"]), tuple(told["classes"])
-    layers = build_layers(NetworkSettings(**told["network"]), shape, len(classes), told["layout"])
-    kind = METHODS[told["method"]]
-    method = kind(layers.network, kind.Settings(**told["settings"]))
-    method.load_state_dict(tensors_below("method.", tensors))
-    if layers.frozen is not None:
-        layers.frozen.load_state_dict(tensors_below("frozen.", tensors))
-    images = _image_settings(told["images"])
+    if not all_finite(tensors.values()):
+        raise ValueError("model.safetensors holds values that are NaN or infinite")
+    if any(value.is_floating_point() != expected[name].is_floating_point() for name, value in tensors.items()):
+        raise ValueError("model.safetensors holds values of another kind than the network")
+    model = _build(told)
+    model.method.load_state_dict(tensors_below("method.", tensors))
+    if model.layers.frozen is not None:
+        model.layers.frozen.load_state_dict(tensors_below("frozen.", tensors))
+    model.centers.copy_(tensors["centers"])
+    model.reach.copy_(tensors["reach"])
+    return model
+
+
+def _build(told: dict[str, Any]) -> Model:
+    """A model as described, before its tensors are filled in. No path that is named there is looked at."""
+    shape = fitted(told["shape"], tuple[int, ...], "shape")
+    if len(shape) not in (1, 3) or min(shape) < 1:
+        raise ValueError(f"shape is {shape}")
+    classes = fitted(told["classes"], tuple[str, ...], "classes")
+    if not 2 <= len(set(classes)) == len(classes) <= MAX_CLASSES:
+        raise ValueError(f"{len(classes)} classes are named, {len(set(classes))} of them different")
+    images = None if told["images"] is None else from_plain(ImageSettings, told["images"])
+    if images is not None and shape != (images.channels, images.size, images.size):
+        raise ValueError(f"shape is {shape}, which the image settings do not make")
+    settings = from_plain(NetworkSettings, {**told["network"], "weights": None})
+    layout = fitted(told["layout"], dict, "layout")  # with one, nothing is loaded: neither a file nor from the hub
+    if layout.get("bottleneck_stride") not in (None, *get_args(BottleneckStride)):
+        raise ValueError(f"layout is {shortened(repr(layout), 40)}")
+    layers = build_layers(settings, shape, len(classes), layout)
+    kind = METHODS[fitted(told["method"], str, "method")]
+    method = kind(layers.network, from_plain(kind.Settings, told["settings"]))
+    batch_size = fitted(told["batch_size"], int, "batch_size")
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}")
     return Model(
         method.eval(),
         told["method"],
@@ -170,18 +212,10 @@ def _rebuild(told: dict[str, Any], weights: Path) -> Model:
         classes,
         shape,
         images,
-        told["batch_size"],
-        tensors["centers"],
-        tensors["reach"],
+        min(batch_size, max(1, MAX_BATCH // (4 * math.prod(shape)))),
+        torch.zeros(len(classes), layers.network.num_features),
+        torch.zeros(len(classes)),
     )
-
-
-def _image_settings(told: dict[str, Any] | None) -> ImageSettings | None:
-    """Image settings from JSON, which has lists where they have tuples."""
-    if told is None:
-        return None
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
-    return ImageSettings(**values)
 
 
 def reach_of(clusters: Clusters) -> Tensor:

@@ -17,6 +17,26 @@ Values = dict[str, float]
 """By column."""
 
 
+def is_complete(content: Stored) -> bool:
+    """Whether a cell's file has all that the tables are made of, of the right kinds."""
+    number = (int, float)
+    kinds: dict[str, Any] = {"seconds": number, "rounds": int, "threads": int, "samples": dict, "versions": dict}
+    measured = [content.get(kind) for kind in KINDS]
+    network, chosen = content.get("network"), content.get("chosen")
+    return (
+        all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+        and isinstance(network, dict)
+        and all(isinstance(network.get(name), str) for name in ("backbone", "finetune"))
+        and all(isinstance(told, dict) and isinstance(told.get("accuracy"), number) for told in measured)
+        and all(
+            isinstance(each, dict) and each and all(isinstance(value, number) for value in each.values())
+            for each in (told["class_accuracies"] for told in measured if told and "class_accuracies" in told)
+        )
+        and isinstance(chosen, dict)
+        and isinstance(chosen.get("rule"), str)
+    )
+
+
 def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
     """The content of `results.json`.
 

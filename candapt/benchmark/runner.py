@@ -1,6 +1,5 @@
 """Runs what is missing of a plan. Each result is stored as soon as there is one, so nothing is ever computed twice."""
 
-import json
 import logging
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ from candapt.adaptation import adapt, check_task, initial_layers, make_fabric, p
 from candapt.benchmark.examiner import Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
-from candapt.benchmark.results import summarize, timing
+from candapt.benchmark.results import is_complete, summarize, timing
 from candapt.benchmark.tables import TABLES
 from candapt.console import counting, show_log
 from candapt.errors import UserError
@@ -31,6 +30,7 @@ from candapt.report.benchmark_page import benchmark_page
 from candapt.report.page import write_page
 from candapt.runs import leaves, versions, write_json
 from candapt.settings import NetworkSettings
+from candapt.untrusted import read_json, shortened
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,10 @@ def check_folder(out: Path, suite_name: str) -> None:
     foreign = sorted(name for name in present if name.removesuffix(".part") not in FILES)  # .part: a writer was killed
     if foreign:
         raise UserError(f"{str(out)!r} holds {foreign[0]!r}, which no benchmark made: give another folder by --out.")
+    if link := next((path for path in sorted(out.rglob("*")) if path.is_symlink()), None):
+        raise UserError(
+            f"{str(link)!r} is a link, which no benchmark makes: remove it, or give another folder by --out."
+        )
     before = _read_json(out / "results.json").get("suite", suite_name)
     if before != suite_name:
         raise UserError(f"{str(out)!r} holds results of the suite {before}: give another folder by --out.")
@@ -111,6 +115,8 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
     if not path.exists():
         return None
     content = _read_json(path)
+    if not is_complete(content):
+        raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to have it made again.")
     expected, present = leaves(identity), leaves({name: content.get(name) for name in identity})
     for name in sorted(expected.keys() | present.keys()):
         if expected.get(name) != present.get(name):
@@ -274,9 +280,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be read ({error}): remove it to have it made again.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to have it made again.")
-    return content
+        reason = shortened(str(error))
+        raise UserError(f"{str(path)!r} cannot be read ({reason}): remove it to have it made again.") from None

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from candapt.benchmark.results import KINDS
+from candapt.untrusted import printable
 
 Results = Mapping[str, Any]
 """The content of `results.json`."""
@@ -99,7 +100,8 @@ def _theirs(figure: Mapping[str, Any] | None) -> str:
 def to_terminal(results: Results) -> Table:
     """The first block for a terminal."""
     block = blocks(results)[0]
-    table = Table("method", *block.columns, title=f"{results['title']}: {block.title.lower()}")
+    columns = (Column(Text(printable(name))) for name in block.columns)  # a domain's name is no markup
+    table = Table("method", *columns, title=Text(f"{results['title']}: {block.title.lower()}"))
     for line in block.lines:
         style = "dim" if line.from_paper else None
         entries = (Text(entry.text, "bold" if entry.best else "") for entry in line.entries)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from candapt.data.decoding import BrokenImageError, Stored, decode, why_unusable
+from candapt.data.decoding import BrokenImageError, Stored, check_size, decode, why_unusable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,6 +79,7 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: i
 def _check_one(path: Path) -> tuple[Stored, str] | str:
     """What one file holds and the hash of its bytes, or the reason why it is broken."""
     try:
+        check_size(path)
         data = path.read_bytes()  # read once, for the hash and the decoder
         _, stored = decode(path, io.BytesIO(data), min_size=1)
     except BrokenImageError as error:

@@ -1,6 +1,8 @@
 """One image file of any kind into pixels: 8-bit, upright, on white where it is transparent."""
 
 import io
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,12 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
 """What such a file may hold, whatever its ending says. Others stay out: Pillow hands EPS to an outside program."""
 MAX_PIXELS = 178_000_000
 """Images with more pixels are refused before they are decoded; just below Pillow's own limit."""
+MAX_BYTES = 2**30
+"""Larger files are refused before they are read."""
+LARGE = 25_000_000
+"""Images with more pixels are decoded one at a time, so that the threads together need no more memory than one does."""
 
+_one_large = threading.Lock()
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -87,12 +94,13 @@ def decode(
             can_shrink = image.format in ("JPEG", "MPO")
             if can_shrink and min_size is not None:
                 image.draft(None, (min_size, min_size))
-            image.load()
-            # Only now: Pillow itself turns a TIFF while loading it, and a PNG may tell its orientation at the end.
-            orientation = _orientation(image)
-            size = size if can_shrink else image.size
-            upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
-            converted = _to_grey(upright) if grey else _to_rgb(upright)
+            with _one_large if image.width * image.height > LARGE else nullcontext():
+                image.load()
+                # Only now: Pillow itself turns a TIFF while loading it, and a PNG may tell its orientation at the end.
+                orientation = _orientation(image)
+                size = size if can_shrink else image.size
+                upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+                converted = _to_grey(upright) if grey else _to_rgb(upright)
             colorless = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
     except Image.DecompressionBombError as error:
         raise BrokenImageError(path, f"has more pixels than the limit of {max_pixels:,}") from error
@@ -136,7 +144,8 @@ def _scaled(image: Image.Image) -> Image.Image:
     White is 65535 for 16 bits. The others have no agreed white: it is 1 for floats within [0, 1], else 255 or 65535 if
     all values are within that, else the values are stretched from the darkest to the lightest.
     """
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
+    values = np.array(image, dtype=np.float64)
+    np.nan_to_num(values, copy=False, posinf=0.0, neginf=0.0)  # in place, as all that follows: images may be large
     low, high = float(values.min()), float(values.max())
     if image.mode.startswith("I;16"):
         white = 65535.0
@@ -144,8 +153,16 @@ def _scaled(image: Image.Image) -> Image.Image:
         limits = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
         white = next((limit for limit in limits if low >= 0 and high <= limit), 0.0)
     if not white:
-        values, white = values - low, (high - low) or 1.0
-    return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
+        values -= low
+        white = (high - low) or 1.0
+    values *= 255 / white
+    return Image.fromarray(np.rint(values, out=values).astype(np.uint8))
+
+
+def check_size(path: Path) -> None:
+    """Refuse a file that is too large to be an image."""
+    if path.stat().st_size > MAX_BYTES:
+        raise BrokenImageError(path, f"is larger than {MAX_BYTES:,} bytes")
 
 
 def why_unusable(error: Exception) -> str:

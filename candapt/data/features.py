@@ -1,8 +1,10 @@
 """Domains from `.npz` files: `x` holds the samples, `y` their classes, `classes` the names if there are any."""
 
+import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -10,21 +12,67 @@ import torch
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples
 from candapt.data.small_images import SmallImageSamples
 from candapt.errors import UserError
+from candapt.untrusted import memory, shortened, size_in_words
+
+MAX_CLASSES = 65_536
+"""Classes of a task; more are taken for a mistake."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def read_arrays(path: Path, *names: str) -> Arrays:
-    """The named arrays of an `.npz` file that it has; never runs code from the file."""
+    """The named arrays of an `.npz` file that it has; never runs code from the file.
+
+    What an array declares is compared with what is stored and with the memory of this machine before it is read.
+    """
     if not path.exists():
         raise UserError(f"There is no file {str(path)!r}: check the path.")
-    if not zipfile.is_zipfile(path):
+    if not path.is_file() or not zipfile.is_zipfile(path):
         raise UserError(f"{str(path)!r} is not an .npz file, or not a whole one: write it with numpy.savez.")
     try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.filename in {f"{name}.npy" for name in names}]
+            _check_members(archive, members)
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in names if name in file.files}
     except Exception as error:  # damaged files make zipfile, zlib and numpy raise almost anything
-        raise UserError(f"{str(path)!r} cannot be read as an .npz file ({error}): write it with numpy.savez.") from None
+        reason = shortened(str(error) or type(error).__name__)
+        raise UserError(
+            f"{str(path)!r} cannot be read as an .npz file ({reason}): write it with numpy.savez."
+        ) from None
+
+
+def _check_members(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse arrays that would take more memory than they hold values for, or than there is."""
+    if len({member.filename for member in members}) < len(members):
+        raise ValueError("it holds two arrays of one name")
+    total = sum(member.file_size for member in members)
+    if total > memory() // 2:
+        raise ValueError(f"its arrays take {size_in_words(total)}, more than half of this machine's memory")
+    for member in members:
+        with archive.open(member) as file:
+            shape, dtype = _declared(file)
+            values = member.file_size - file.tell()
+        if min(shape, default=0) < 0 or dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != values:
+            raise ValueError(f"{member.filename} declares another size than it has")
+
+
+def _declared(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type in the header of an array; an object array, which is pickled, is refused."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"an array is of format {version}")
+    shape, _, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    return shape, dtype
+
+
+_HEADERS: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+"""Readers by version; the third one is for names of record fields, which these arrays do not have."""
 
 
 def feature_domain(path: Path, *, augment: bool = True) -> Domain:
@@ -68,8 +116,12 @@ def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str, augment: bo
         classes = tuple(str(number) for number in numbers)
     else:
         classes, labels = tuple(str(name) for name in np.asarray(names).ravel()), y
+        if len(set(classes)) < len(classes):
+            raise UserError(f"{where} names a class twice: give each class a name of its own.")
         if y.min() < 0 or y.max() >= len(classes):
             raise UserError(f"{where} names {len(classes)} classes but has labels from {y.min()} to {y.max()}.")
+    if len(classes) > MAX_CLASSES:
+        raise UserError(f"{where} has {len(classes):,} classes, but at most {MAX_CLASSES:,} can be told apart.")
     samples = array_samples(x, augment=augment)
     return LabeledDomain(samples, (), torch.as_tensor(labels.astype(np.int64)), classes)
 

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff"})
 """Endings of the files that are taken for images, in lower case."""
+MAX_WAYS = 32
+"""In how many ways one folder may be reached over links."""
 MAX_NAMED = 3
 """How many names one error sentence lists before it only counts."""
 
@@ -165,26 +167,37 @@ def find_images(folder: Path) -> list[Path]:
     A link that leads nowhere counts as a file, so that it is reported and not overlooked.
     """
     folder = Path(folder)
-    return sorted(_walk(folder, frozenset()), key=_sort_key(folder))
+    return sorted(_walk(folder), key=_sort_key(folder))
 
 
-def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
-    """Image files below a folder in any order; `above` identifies the folders we are in."""
-    status = folder.stat()
-    identity = (status.st_dev, status.st_ino)
-    if identity in above:
-        return
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise UserError(f"The folder {str(folder)!r} cannot be listed ({error.strerror}); check its rights.") from error
-    for entry in entries:
-        if _is_hidden(entry.name):
+def _walk(top: Path) -> Iterator[Path]:
+    """Image files below a folder in any order."""
+    ways: Counter[tuple[int, int]] = Counter()
+    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(top, frozenset())]
+    while waiting:  # not by recursion: folders may be nested deeper than Python calls
+        folder, above = waiting.pop()
+        try:
+            status = folder.stat()
+            entries = [entry for entry in os.scandir(folder) if not _is_hidden(entry.name)]
+        except OSError as error:
+            raise UserError(f"The folder {_cut(folder)} cannot be listed ({error.strerror}); check it.") from error
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
             continue
-        if entry.is_dir():
-            yield from _walk(folder / entry.name, above | {identity})
-        elif Path(entry.name).suffix.lower() in SUFFIXES and (entry.is_file() or _leads_nowhere(entry)):
-            yield folder / entry.name
+        ways[identity] += 1
+        if ways[identity] > MAX_WAYS:  # folders that link to each other can be walked through in endless ways
+            raise UserError(f"The folder {_cut(folder)} is reached over links in over {MAX_WAYS} ways; remove some.")
+        for entry in entries:
+            if entry.is_dir():
+                waiting.append((folder / entry.name, above | {identity}))
+            elif Path(entry.name).suffix.lower() in SUFFIXES and (entry.is_file() or _leads_nowhere(entry)):
+                yield folder / entry.name
+
+
+def _cut(folder: Path) -> str:
+    """A path for a sentence, which may be longer than a sentence should be."""
+    text = str(folder)
+    return repr(text if len(text) <= 300 else f"{text[:150]}…{text[-150:]}")
 
 
 def _is_hidden(name: str) -> bool:

@@ -18,6 +18,7 @@ from candapt.data.images import MAX_NAMED, image_domain, labeled_image_domain
 from candapt.data.lists import is_list_file, labeled_list_domain, list_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
+from candapt.untrusted import MAX_TABLE, check_file
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +137,14 @@ def _names_from_csv(path: Path, target: Domain) -> list[str | None]:
 def _read_csv(path: Path) -> dict[str, str]:
     """Class name by sample name."""
     try:
+        check_file(path, MAX_TABLE)
         # utf-8-sig: spreadsheet programs begin a file with a byte order mark
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = csv.DictReader(file)
             if not {"path", "label"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{path} must be a CSV file with the columns path and label, named in its first line.")
             return {row["path"]: row["label"] for row in reader}
-    except (OSError, csv.Error) as error:
-        raise UserError(f"The target labels {path} cannot be read ({error}).") from None
+    except UserError:
+        raise
+    except (OSError, csv.Error, ValueError) as error:
+        raise UserError(f"The target labels {str(path)!r} cannot be read ({error}).") from None

@@ -16,6 +16,8 @@ from torchvision.transforms.v2 import functional as F  # isort: skip
 
 Augmentation = Literal["paper", "strong", "none"]
 
+MAX_SIDE = 8192
+"""Largest height and width that an image is resized to."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -41,8 +43,11 @@ class ImageSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        if not 0 < self.size <= self.resize:
-            raise UserError(f"the input size {self.size} must be above 0 and at most the resize size {self.resize}.")
+        if not 0 < self.size <= self.resize <= MAX_SIDE:
+            raise UserError(
+                f"the input size {self.size} must be above 0 and at most the resize size {self.resize}, and that at "
+                f"most {MAX_SIDE}."
+            )
         if not len(self.mean) == len(self.std) == self.channels:
             raise UserError(
                 f"mean and std must have {self.channels} value(s) each for {'grey' if self.grey else 'color'} images, "

@@ -4,6 +4,7 @@ import copy
 import difflib
 import socket
 import urllib.request
+import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from candapt import torchvision_ops  # noqa: F401  (must come before timm)
 from candapt.errors import UserError
+from candapt.files import all_finite, read_tensors
+from candapt.untrusted import shortened
 
 import timm  # isort: skip
 
@@ -184,6 +185,10 @@ def read_weights(path: Path) -> tuple[State, dict[str, str]]:
         raise UserError(f"The weights file {str(path)!r} must end in one of {', '.join(_READERS)}.")
     try:
         state, metadata = _READERS[path.suffix.lower()](path)
+        if not all_finite(state.values()):
+            raise ValueError("it holds values that are NaN or infinite")
+        if any(value.is_complex() for value in state.values()):
+            raise ValueError("it holds complex numbers")
     except Exception as error:  # damaged files make the readers raise almost anything
         raise UserError(
             f"The weights file {str(path)!r} cannot be read as plain tensors ({_first_line(error)})."
@@ -212,9 +217,9 @@ def _conv_stage(inputs: int, outputs: int) -> nn.Module:
 def _timm_config(name: str) -> Any:
     """What timm notes of a model's weights; also the check that there is such a model."""
     if not timm.is_model(name.partition(".")[0]):
-        near = difflib.get_close_matches(name, [SMALL_CNN, *timm.list_models()], n=3)
+        near = difflib.get_close_matches(name[:100], [SMALL_CNN, *timm.list_models()], n=3)
         hint = f"did you mean {' or '.join(near)}" if near else "`timm.list_models()` lists those there are"
-        raise UserError(f"There is no backbone named {name!r}; {hint}.")
+        raise UserError(f"There is no backbone named {shortened(name, 100)!r}; {hint}.")
     try:
         return timm.models.get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:
@@ -278,24 +283,38 @@ def _hub_answers(timeout: float = 5.0) -> bool:
 # --- weights files ---
 
 
-def _read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-    return safetensors.torch.load_file(path), metadata
-
-
 def _read_torch(path: Path) -> tuple[State, dict[str, str]]:
     """A state dict, bare or under one of the usual keys, without the prefix of data-parallel training."""
+    if zipfile.is_zipfile(path):
+        _check_archive(path)
     content = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError("it holds something else than named tensors")
+    if not all(_is_held(value) for value in content.values()):
+        raise ValueError("it declares more values than it holds")
     return {name.removeprefix("module."): value for name, value in content.items()}, {}
 
 
-_READERS = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that would grow when it is read: torch stores the parts of its files as they are."""
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        raise ValueError("its parts are compressed, which torch does not do")
+    if sum(part.file_size for part in parts) > path.stat().st_size:
+        raise ValueError("its parts overlap")
+
+
+def _is_held(value: Tensor) -> bool:
+    """Whether each element has a place of its own in memory, unlike those of a small tensor that looks large."""
+    plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
+    return plain and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+
+_READERS = {".safetensors": read_tensors, ".pth": _read_torch, ".pt": _read_torch}
 
 
 def _single_precision(value: Tensor) -> Tensor:

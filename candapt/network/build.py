@@ -14,6 +14,10 @@ from candapt.settings import NetworkSettings
 
 PAPER_BACKBONE = "resnet50.tv_in1k"
 """ResNet-50 with the ImageNet weights of the paper's time; what timm calls plain `resnet50` was trained otherwise."""
+SMALLEST = 8
+"""Height and width that `small-cnn` can halve three times."""
+MAX_WEIGHTS = 2**29
+"""Weights of the layer over feature vectors: 2 GiB, and its training takes three times that."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def build_layers(
     settings = decide(settings, shape)
     if len(shape) == 1:
         return Layers(None, build_network(nn.Identity(), shape[0], num_classes, settings), settings, {})
+    if settings.backbone == SMALL_CNN and min(shape[1:]) < SMALLEST:
+        raise UserError(f"{SMALL_CNN} takes images from {SMALLEST}×{SMALLEST} pixels, but these have {shape[1:]}.")
     again = layout is not None
     backbone = build_backbone(
         settings.backbone,
@@ -92,6 +98,12 @@ def build_network(
     """
     if settings.head == "linear":
         return Network(trained, num_features, num_classes, pretrained=pretrained)
+    width = settings.bottleneck or num_features
+    if num_features * width > MAX_WEIGHTS:
+        raise UserError(
+            f"A layer from {num_features:,} features to {width:,} has more than {MAX_WEIGHTS:,} weights: "
+            "give a smaller --network.bottleneck."
+        )
     bottleneck = FeatureBackbone(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
     random = not pretrained or bottleneck.num_features != num_features
     only = isinstance(trained, nn.Identity)

@@ -1,0 +1,187 @@
+"""Reading what others made: bounded in size, plain values only, and nothing outside of the folder that was given.
+
+What is wrong is raised as a `ValueError` that holds the reason alone; the caller knows what the file is for and makes
+the sentence of it.
+"""
+
+import json
+import math
+import os
+import types
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+MAX_JSON = 16 * 2**20
+"""Bytes of a JSON file; a model with a thousand classes takes a thousandth of it."""
+MAX_YAML = 64 * 2**10
+"""Bytes of a configuration; a run's own is about two thousand, and the YAML reader is slow."""
+MAX_TABLE = 256 * 2**20
+"""Bytes of a CSV file: some four million lines."""
+MAX_DEPTH = 16
+"""Levels of a configuration."""
+MAX_SHOWN = 200
+"""Letters of a stranger's text that a sentence repeats."""
+
+Kind = TypeVar("Kind")
+
+
+def contained(folder: Path, name: str) -> Path:
+    """A file of a folder that someone else may have filled.
+
+    Raises:
+        ValueError: it is a link that leads out of the folder, or something that is not a plain file.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name} is a link that leads out of the folder")
+    check_file(path)
+    return path
+
+
+def check_file(path: Path, limit: int | None = None) -> None:
+    """Refuse what is not a plain file, such as a pipe that never ends, or has more bytes than the limit."""
+    if not path.exists():
+        raise ValueError(f"there is no file {path.name}")
+    if not path.is_file():
+        raise ValueError(f"{path.name} is not a plain file")
+    if limit is not None and path.stat().st_size > limit:
+        raise ValueError(f"{path.name} is larger than the {size_in_words(limit)} that such a file may have")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    check_file(path, MAX_JSON)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no object")
+    return content
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """PyYAML's safe loader without aliases, by which a short file can grow without end, and without dates."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (as PyYAML has it)
+        first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse an alias before it is resolved."""
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("it uses aliases (*name), which are not read")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, which may hold text, numbers, true, false, null, lists and mappings."""
+    check_file(path, MAX_YAML)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)  # a safe loader
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(shortened(str(error))) from None
+    if not isinstance(content, dict):
+        raise ValueError("it must hold settings by name, as a run's config.yaml does")
+    _check_plain(content, "")
+    return content
+
+
+def _check_plain(value: Any, name: str, depth: int = 0) -> None:
+    """Refuse what YAML knows and settings do not, and numbers that no setting can have."""
+    if depth > MAX_DEPTH:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{shortened(repr(key), 40)} is no name of a setting")
+            _check_plain(item, f"{name}.{key}" if name else key, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item, name, depth + 1)
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{shortened(name, 40)} holds a null character")
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{shortened(name, 40)} is a number with more than 18 digits")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"{shortened(name, 40)} is a {type(value).__name__}: write it in quotes")
+
+
+def from_plain(kind: type[Kind], told: Any) -> Kind:
+    """An instance of a dataclass of settings from its fields as JSON has them, each checked against its type."""
+    if not isinstance(told, dict):
+        raise ValueError(f"{kind.__name__} must be an object")
+    hints = get_type_hints(kind)
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if unknown := sorted(told.keys() - known):
+        raise ValueError(f"{kind.__name__} has no {shortened(unknown[0], 40)!r}")
+    return kind(**{name: fitted(value, hints[name], name) for name, value in told.items()})
+
+
+def fitted(value: Any, hint: Any, name: str) -> Any:
+    """A plain value as the type wants it: lists become tuples, whole numbers fit into floats, texts into paths."""
+    kind, options = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, types.UnionType):
+        for option in options:
+            try:
+                return fitted(value, option, name)
+            except ValueError:
+                continue
+    elif kind is Literal:
+        if isinstance(value, str) and value in options:
+            return value
+    elif kind is tuple:
+        if isinstance(value, list):
+            return tuple(fitted(item, options[0], name) for item in value)
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+    elif kind is Path:
+        if isinstance(value, str):
+            return Path(value)
+    elif isinstance(value, kind):
+        return value
+    raise ValueError(f"{name} is {shortened(repr(value), 40)}")
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return 16 * 2**30
+
+
+def size_in_words(count: int) -> str:
+    """A number of bytes for a sentence."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(units) - 1, max(0, count.bit_length() - 1) // 10)
+    return f"{count / 1024**step:.3g} {units[step]}"
+
+
+def shortened(text: str, limit: int = MAX_SHOWN) -> str:
+    """Text on one line, cut where it is long."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+def printable(text: str) -> str:
+    r"""Text with control characters and broken letters shown as escapes, so that a name cannot steer a terminal.
+
+    >>> print(printable("a\x1b[2J\udce9\tb"))
+    a\x1b[2J\udce9	b
+    """
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else _escaped(sign) for sign in text)
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
