@@ -332,7 +332,7 @@ def _adapt_parser(arguments: Sequence[str]) -> tuple[dict[str, Any], ArgumentPar
     parser.add_class_arguments(TrainingSettings, "training")
     parser.add_class_arguments(METHODS[method].Settings, method)
     _set_known_defaults(parser, for_family(PRESETS[preset], [method]))
-    flags = ["--method", method, "--preset", preset, *(_long(flag) for flag in flags)]
+    flags = ["--method", method, "--preset", preset, *flags]
     # Settings of methods that were not chosen stay out.
     foreign = {"source", "target", "target_labels", *METHODS} - {method}
     return config, parser, [*_from_file(config, parser, foreign), *flags]
