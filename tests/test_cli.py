@@ -111,7 +111,7 @@ class TestAdapt:
         assert [record["round"] for record in records] == [0, 1]
         summary = json.loads((finished / "summary.json").read_text())
         assert (summary["method"], summary["seed"], summary["rounds"]) == ("can", 0, 2)
-        assert summary["data"] == {"source": 120, "target": 120}
+        assert summary["data"] == {"source": 120, "target": 120, "source_classes": dict.fromkeys("0123", 30)}
         assert sum(summary["predicted_counts"].values()) == 120
         assert summary["versions"]["torch"]
         assert not any("oracle" in key for key in (*summary, *records[0]))

@@ -58,8 +58,6 @@ def round_discrepancies(training: Training, truth: Tensor | None) -> Record:
         truth: true labels of the target, shape (n,), for an oracle.
     """
     clusters, rows, seed = training.state.clusters, training.scorer.rows, training.settings.seed
-    if clusters is None and truth is None:
-        return {}
     source, target = (training.look(side, rows[side]) for side in Side)
     labels = {"cdd": target.logits.argmax(1) if clusters is None else clusters.labels[rows[Side.TARGET]]}
     if truth is not None:
