@@ -13,6 +13,8 @@ from candapt.report.thumbnails import BUDGET, Thumbnails
 
 MAPS = 4
 """Runs whose maps are shown, at most."""
+CURVE = "of-"
+"""What the keys of charts by round begin with."""
 BARS = 4
 """Runs whose predicted classes are shown side by side, at most."""
 
@@ -31,7 +33,14 @@ def comparison_page(runs: Sequence[Run], title: str | None = None, measured: Seq
     names = distinct_names(runs)
     tasks = list(dict.fromkeys(run.task for run in runs))
     maps, points = compared_maps(runs, names)
-    sections = {"curves": compared_curves(runs, names), "maps": maps, "counts": compared_classes(runs, names)}
+    every = compared_curves(runs, names)
+    folded = [chart for chart in every if words.is_minor(chart.key.removeprefix(CURVE))]
+    sections = {
+        "curves": [chart for chart in every if chart not in folded],
+        "other_curves": folded,
+        "maps": maps,
+        "counts": compared_classes(runs, names),
+    }
     return render(
         "comparison.html",
         title=title or (tasks[0] if len(tasks) == 1 else f"{len(runs)} runs"),
@@ -88,12 +97,12 @@ def overview(runs: Sequence[Run], names: Sequence[str], accuracies: Sequence[flo
     facts = [{name: value for name, value, _ in words.facts(run)} for run in runs]
     for row, accuracy in zip(facts, accuracies, strict=False):  # none, or one for each
         row[words.MEASURED] = f"{accuracy:.1%}"
-    columns = list(dict.fromkeys(key for row in facts for key in row))
-    rows = [
-        (name, run.task, run.method, str(run.summary.get("seed", "")), *(row.get(key, "") for key in columns))
-        for name, run, row in zip(names, runs, facts, strict=True)
-    ]
-    return Table("The runs", ("run", "task", "method", "seed", *(name.lower() for name in columns)), rows)
+    for row, run in zip(facts, runs, strict=True):
+        row |= {"Task": run.task, "Method": run.method, "Seed": str(run.summary.get("seed", ""))}
+    present = dict.fromkeys(key for row in facts for key in row)
+    columns = sorted(present, key=lambda key: "ccuracy" not in key)  # what matters most stands first
+    rows = [(name, *(row.get(key, "") for key in columns)) for name, row in zip(names, facts, strict=True)]
+    return Table("What is known of each run", ("run", *(name.lower() for name in columns)), rows)
 
 
 def compared_curves(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
@@ -108,7 +117,7 @@ def compared_curves(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
         ]
         if len(lines) > 1 and key not in words.SILENT:
             told = words.metric(key)
-            charts.append(Chart(f"c-{key}", told.title, told.note, plots.curves(lines, percent=told.percent)))
+            charts.append(Chart(f"{CURVE}{key}", told.title, told.note, plots.curves(lines, percent=told.percent)))
     return charts
 
 

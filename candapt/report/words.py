@@ -64,6 +64,11 @@ def metric(key: str) -> Metric:
     return METRICS.get(key) or Metric(title)
 
 
+def is_minor(key: str) -> bool:
+    """Whether a number is a score that is folded away."""
+    return key.startswith(SCORE) and key.removeprefix(SCORE) not in MAIN_SCORES
+
+
 def verdict(run: Run) -> str:
     """The run in a sentence or two."""
     counts, warnings = len(run.predictions), run.summary.get("warnings")

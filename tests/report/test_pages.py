@@ -190,7 +190,7 @@ class TestComparison:
         out = write_comparison([hostile_run, copied], tmp_path / "both.html")
         page = Elements(out.read_text(encoding="utf-8"))
         assert {"verdict", "runs", "course", "map", "classes", "settings"} <= page.ids
-        assert len(page.data["charts"]["c-cdd"]["data"]) == 2
+        assert len(page.data["charts"]["of-cdd"]["data"]) == 2
         assert "Measured with true labels (oracle)" in " ".join(page.text)
 
     def test_runs_are_told_apart_by_the_folders_above(self, hostile_run: Path, copied: Path) -> None:
