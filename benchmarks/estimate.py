@@ -64,12 +64,16 @@ def report(cells: Sequence[dict[str, Any]], inputs: tuple[str, ...]) -> dict[str
 
 
 def fit(x: Array, y: Array) -> tuple[float, Array]:
-    """Bias and weights by least squares on log odds, each input's weight drawn to the mean of all."""
-    odds = np.array([log_odds(value) for value in y])
+    """Bias and weights by logistic regression on shares, each input's weight drawn to the mean of all."""
     mean = x.mean(1, keepdims=True)
     design = np.hstack([np.ones_like(mean), mean, x - mean])
-    penalty = np.diag([0, 0, *[RIDGE] * x.shape[1]])
-    bias, common, *own = np.linalg.solve(design.T @ design + penalty + 1e-9 * np.eye(len(penalty)), design.T @ odds)
+    penalty = np.diag([0, 0, *[RIDGE] * x.shape[1]]) + 1e-6 * np.eye(design.shape[1])
+    found = np.zeros(design.shape[1])
+    for _ in range(50):  # Newton's method
+        guessed = apply(design, 0.0, found)
+        curvature = design.T @ (design * (guessed * (1 - guessed))[:, None]) + penalty
+        found += np.linalg.solve(curvature, design.T @ (y - guessed) - penalty @ found)
+    bias, common, *own = found
     single = np.array(own)
     return float(bias), common / x.shape[1] + single - single.mean()
 
