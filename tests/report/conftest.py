@@ -20,7 +20,6 @@ def hostile_run(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "labels.npz", y=toy.target_y, classes=HOSTILE)
     paths = [str(folder / name) for name in ("source.npz", "target.npz")]
     words = ["adapt", *paths, "--out", str(folder / "run"), *FLAGS, "--target-labels", str(folder / "labels.npz")]
-    words += ["--baseline", "false"]
     assert main(words) == 0
     logging.getLogger("candapt").handlers.clear()
     return folder / "run"
