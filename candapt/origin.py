@@ -100,8 +100,8 @@ def refuse_changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
     if changes and not force:
         more = f" (and {len(changes) - NAMED} more)" if len(changes) > NAMED else ""
         raise UserError(
-            f"{str(folder)!r} was started with something else: {', '.join(changes[:NAMED])}{more}; put it back, or give "
-            "--force to go on with what is there now; nothing was changed."
+            f"{str(folder)!r} was started with something else: {', '.join(changes[:NAMED])}{more}; put it back, or "
+            "give --force to go on with what is there now; nothing was changed."
         )
     for change in changes:
         log.warning("Going on with something else than at the start: %s.", change)
