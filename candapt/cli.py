@@ -446,7 +446,7 @@ def _paths_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _with_config_of_run(arguments: list[str]) -> list[str]:
-    """With `--resume` and no word on where data and settings come from, the run's own configuration tells."""
+    """With `--resume` the run's own configuration tells what is not said, unless another one or a preset is named."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("out", "config", "preset"):
         first.add_argument(f"--{name}")
@@ -455,12 +455,14 @@ def _with_config_of_run(arguments: list[str]) -> list[str]:
     if not chosen.resume or not chosen.out:
         return arguments
     RunFolder.check_resumable(Path(chosen.out))
-    if chosen.config or chosen.preset or (rest and not rest[0].startswith("-")):
-        return arguments
     config = Path(chosen.out, "config.yaml")
-    if not config.is_file():
+    if chosen.config or chosen.preset:
+        return arguments
+    if config.is_file():
+        return [*arguments, "--config", str(config)]
+    if not rest or rest[0].startswith("-"):
         raise UserError(f"The run in {chosen.out!r} was stopped before it began: give SOURCE and TARGET once more.")
-    return [*arguments, "--config", str(config)]
+    return arguments
 
 
 def _set_known_defaults(parser: ArgumentParser, values: Mapping[str, Any]) -> None:

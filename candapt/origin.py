@@ -19,6 +19,9 @@ from candapt.runs import leaves, versions
 
 log = logging.getLogger(__name__)
 
+NAMED = 3
+"""Changes that a refusal names."""
+
 Origin = dict[str, Any]
 """What a run was started with, as JSON: settings, versions, and digests of data, weights and code."""
 
@@ -95,10 +98,10 @@ def refuse_changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
     """
     changes = differences(before, now)
     if changes and not force:
-        more = f" (and {len(changes) - 1} more changes)" if len(changes) > 1 else ""
+        more = f" (and {len(changes) - NAMED} more)" if len(changes) > NAMED else ""
         raise UserError(
-            f"{str(folder)!r} was started with something else: {changes[0]}{more}; put it back, or give --force to go "
-            "on with what is there now; nothing was changed."
+            f"{str(folder)!r} was started with something else: {', '.join(changes[:NAMED])}{more}; put it back, or "
+            "give --force to go on with what is there now; nothing was changed."
         )
     for change in changes:
         log.warning("Going on with something else than at the start: %s.", change)

@@ -171,3 +171,21 @@ def test_one_writer_at_a_time(words: list[object], tmp_path: Path, capsys: pytes
     # The lock of a process that is gone is none.
     assert main([*map(str, words), "--out", str(out), "--resume"]) == 2
     assert "rounds was 5000 and is 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_benchmark_says_how_to_go_on(
+    number: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+    monkeypatch.setattr("candapt.benchmark.runner.run", interrupted)
+    assert main(["benchmark", "demo", "--resume", "--out", str(tmp_path / "out")]) == code
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "candapt: stopped; the same command goes on with the cells that are missing."
