@@ -161,7 +161,9 @@ def embed(arguments: list[str]) -> None:
     """Write the features that a frozen backbone gives of images to an .npz file, to adapt later without them."""
     parser = _parser("embed", embed)
     parser.add_argument("input", type=_file, help="Folder of images.")
-    parser.add_argument("--out", type=_file, required=True, help=".npz file to write: x, names; with labels y, classes.")
+    parser.add_argument(
+        "--out", type=_file, required=True, help=".npz file to write: x, names; with labels y, classes."
+    )
     parser.add_argument("--labeled", action="store_true", help="INPUT has one sub-folder a class; write y and classes.")
     parser.add_class_arguments(NetworkSettings, "network", skip=_HEAD_SETTINGS)
     parser.add_class_arguments(ImageChoice, "images", skip={"augmentation"})
@@ -349,7 +351,9 @@ def _benchmark_parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[st
     parser.add_argument("--methods", default=",".join(methods), help=f"With commas between: {','.join(METHODS)}.")
     parser.add_argument("--seeds", type=str, default="0,1,2", help="With commas between; one run of all for each.")
     parser.add_argument("--tasks", type=str, default="", help="With commas between, such as A->W,D->A; default: all.")
-    parser.add_argument("--out", type=_file, required=True, help="Folder for results and tables; may hold some already.")
+    parser.add_argument(
+        "--out", type=_file, required=True, help="Folder for results and tables; may hold some already."
+    )
     parser.add_argument("--resume", action="store_true", help="Changes nothing: what is stored is never run again.")
     parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
     _add_cache(parser)
