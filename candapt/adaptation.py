@@ -181,7 +181,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "training.batch_size": (2, math.inf),
     "training.evaluation_batch": (2, math.inf),
     "training.workers": (0, 1024),
-    "training.learning_rate": (0, 1e6),
+    "training.learning_rate": (0, 1e30),
     "training.new_layers": (0, 1e6),
     "training.momentum": (0, 1),
     "training.weight_decay": (0, 1e6),

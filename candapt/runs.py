@@ -18,6 +18,7 @@ from candapt.files import write_atomically
 from candapt.locks import NAME as LOCK
 from candapt.locks import locked, refuse_if_locked
 from candapt.settings import Settings
+from candapt.untrusted import read_json, shortened
 
 PACKAGES = ("candapt", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn")
 ORIGIN = "checkpoints/origin.json"
@@ -87,8 +88,11 @@ class RunFolder:
         names = {entry.name.removesuffix(".part") for entry in path.iterdir()}
         if "config.yaml" not in names and names - {LOCK, "log.txt", "checkpoints"}:
             raise UserError(f"{str(path)!r} holds no run (no config.yaml): give a folder made by `candapt adapt`.")
-        if links := [entry.name for entry in path.iterdir() if entry.is_symlink()]:
-            raise UserError(f"{links[0]!r} in {str(path)!r} is a link, which no run makes: put the file itself there.")
+        for entry in sorted(path.rglob("*")):
+            if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+                kind = "a link" if entry.is_symlink() else "no plain file"
+                name = str(entry.relative_to(path))
+                raise UserError(f"{name!r} in {str(path)!r} is {kind}, which no run makes: put the file itself there.")
 
     @classmethod
     def _reopen(cls, path: Path) -> "RunFolder":
@@ -116,12 +120,10 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            origin = json.loads(path.read_text(encoding="utf-8"))
+            return read_json(path)
         except (OSError, ValueError) as error:
-            raise UserError(f"{str(path)!r} cannot be read ({error}): remove it to go on without a check.") from None
-        if not isinstance(origin, dict):
-            raise UserError(f"{str(path)!r} is not what a run writes: remove it to go on without a check.")
-        return origin
+            reason = shortened(str(error))
+            raise UserError(f"{str(path)!r} cannot be read ({reason}): remove it to go on without a check.") from None
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Everything that is needed to make the run again."""
@@ -132,9 +134,9 @@ class RunFolder:
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line for one round; lines from there on, of a process that was killed, make way."""
         path = self.path / "metrics.jsonl"
-        before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        before = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         with write_atomically(path) as part:
-            part.write_text("".join([*before[: record["round"]], json.dumps(record), "\n"]), encoding="utf-8")
+            part.write_bytes(b"".join([*before[: record["round"]], json.dumps(record).encode(), b"\n"]))
 
     def write_broken(self, broken: Sequence[tuple[Path, str]]) -> None:
         """List the image files that were left out, if there are any."""

@@ -21,7 +21,7 @@ MAX_YAML = 64 * 2**10
 MAX_TABLE = 256 * 2**20
 """Bytes of a CSV file: some four million lines."""
 MAX_DEPTH = 16
-"""Levels of a configuration."""
+"""Levels of a configuration or a JSON file."""
 MAX_SHOWN = 200
 """Letters of a stranger's text that a sentence repeats."""
 
@@ -60,7 +60,18 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} holds no object")
+    if _is_deep(content):
+        raise ValueError(f"{path.name} is nested too deeply")
     return content
+
+
+def _is_deep(tree: Any) -> bool:
+    """Whether lists and mappings are nested in more levels than any file of ours has; not found out by recursion."""
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [item for node in level for item in (node.values() if isinstance(node, dict) else node)]
+        level = [item for item in level if isinstance(item, dict | list)]
+    return bool(level)
 
 
 class _PlainLoader(yaml.SafeLoader):

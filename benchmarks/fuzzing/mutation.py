@@ -10,6 +10,9 @@ from random import Random
 from typing import Any
 
 import yaml
+from safetensors.torch import load, save
+
+from candapt.files import digest
 
 Mutator = Callable[[bytes, Random], bytes]
 
@@ -129,6 +132,14 @@ def change_safetensors(data: bytes, random: Random) -> bytes:
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(_changed_tree(json.loads(data[8 : 8 + size]), random)).encode()
     return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def change_checkpoint(data: bytes, random: Random) -> bytes:
+    """Change the state that a checkpoint tells, and make the checksum for it."""
+    tensors, size = load(data), int.from_bytes(data[:8], "little")
+    state = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["state"])
+    text = json.dumps(_changed_tree(state, random))
+    return save(tensors, {"state": text, "sha256": digest(tensors, text)})
 
 
 def change_archive(data: bytes, random: Random) -> bytes:

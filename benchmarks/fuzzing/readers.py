@@ -1,6 +1,7 @@
 """Every reader of files that others may have made, with small valid files to start from."""
 
 import io
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,23 +13,36 @@ from unittest import mock
 import numpy as np
 import torch
 import yaml
+from lightning_fabric import Fabric
 from PIL import Image
 from rich.console import Console
 
 from benchmarks.fuzzing import mutation
 from candapt import cli, model
-from candapt.adaptation import Adapted, adapt, check_settings
+from candapt.adaptation import Adapted, adapt, check_settings, initial_layers
+from candapt.benchmark.runner import read_stored
 from candapt.data.domains import Domain, Task
 from candapt.data.features import labeled_arrays, labeled_feature_domain
 from candapt.data.images import image_domain
 from candapt.data.inputs import read_target_labels
+from candapt.data.lists import labeled_list_domain, list_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
+from candapt.methods import METHODS
 from candapt.network.backbones import SmallCNN, build_backbone
 from candapt.presets import make_settings
 from candapt.runs import describe_settings
+from candapt.training.checkpoint import DamagedError, restore_checkpoint, save_checkpoint
+from candapt.training.loop import Training
 
 WIDTH, CLASSES = 6, 3
+QUICK: dict[str, Any] = {
+    "rounds": 1,
+    "training.steps": 1,
+    "network.bottleneck": 4,
+    "training.accelerator": "cpu",
+}
+"""Settings by which a network is trained in a moment."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,7 @@ def _read_labels(folder: Path) -> None:
 @cache
 def _adapted() -> Adapted:
     x, y = _samples()
-    changes = {"rounds": 1, "training.steps": 1, "network.bottleneck": 4, "training.accelerator": "cpu"}
-    return adapt(Task(labeled_arrays(x, y, where="x"), Domain(_samples(1)[0])), make_settings(changes=changes))
+    return adapt(Task(labeled_arrays(x, y, where="x"), Domain(_samples(1)[0])), make_settings(changes=QUICK))
 
 
 @cache
@@ -192,7 +205,33 @@ def _read_weights(folder: Path) -> None:
     build_backbone("small-cnn", weights=path)
 
 
-# --- settings ---
+def _training() -> Training:
+    """A training that has not begun."""
+    x, y = _samples()
+    settings = make_settings(changes=QUICK)
+    task = Task(labeled_arrays(x, y, where="x"), Domain(_samples(1)[0]))
+    method = METHODS[settings.method](initial_layers(task, settings).network, settings.adaptation)
+    return Training(Fabric(accelerator="cpu", devices=1), method, task, settings)
+
+
+def _checkpoint_seeds() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        training = _training()
+        training.run(lambda done, planned: None, lambda training, record: None)
+        return [save_checkpoint(training, Path(folder)).read_bytes()]
+
+
+def _read_checkpoint(folder: Path) -> None:
+    """As `--resume` does, where a damaged checkpoint is passed over."""
+    training = _training()
+    try:
+        restore_checkpoint(training, folder / "round-0001.safetensors")
+    except DamagedError as error:
+        raise UserError(str(error)) from None
+    training.run(lambda done, planned: None, lambda training, record: None)
+
+
+# --- settings and results ---
 
 
 def _config_seeds() -> list[bytes]:
@@ -205,11 +244,47 @@ def _read_config(folder: Path) -> None:
     """All of `candapt adapt --config FILE` up to the reading of the data."""
     words = ["adapt", "--config", str(folder / "c.yaml"), "--out", str(folder / "out")]
     with (
-        mock.patch("candapt.commands.adapt", lambda job, out: check_settings(job.settings)),
+        mock.patch("candapt.commands.adapt", lambda job, out, **_: check_settings(job.settings)),
         mock.patch("candapt.cli.console", Console(file=io.StringIO())),
     ):
         if cli.main(words) != 0:
             raise UserError("refused")
+
+
+def _list_seeds() -> list[bytes]:
+    return [b"a.png 0\nb c.png 1\n", b"\xef\xbb\xbfa.png\nb c.png\n../x/a.png\n", b"a.png 0\nb c.png 1\na.png 1\n"]
+
+
+def _listed_images() -> dict[str, bytes]:
+    return {name: _image_bytes(Image.new("L", (4, 4)), "PNG", {}) for name in ("a.png", "b c.png")}
+
+
+def _read_list(folder: Path) -> None:
+    settings = ImageSettings(size=8, resize=8)
+    domain, _ = list_domain(folder / "list.txt", settings)
+    domain.samples.read(torch.arange(min(domain.size, 4)))
+    labeled_list_domain(folder / "list.txt", settings, classes=("a", "b"))
+
+
+def _cell_seeds() -> list[bytes]:
+    measured = {"round": 3, "accuracy": 0.5, "mean_class_accuracy": 0.5, "class_accuracies": {"a": 0.5}}
+    told = {
+        **{
+            "row": "can",
+            "seconds": 1.5,
+            "rounds": 4,
+            "threads": 1,
+            "samples": {"source": 9},
+            "versions": {"torch": "2"},
+        },
+        **{"network": {"backbone": "features", "finetune": "head"}, "chosen": {"rule": "last", **measured}},
+        **{"last": measured, "oracle": measured, "task": {"name": "a"}, "settings": {"seed": 0}},
+    }
+    return [json.dumps(told).encode()]
+
+
+def _read_cell(folder: Path) -> None:
+    read_stored(folder / "cell.json", {"row": "can", "task": {"name": "a"}, "settings": {"seed": 0}})
 
 
 READERS: dict[str, Reader] = {
@@ -246,6 +321,14 @@ READERS: dict[str, Reader] = {
         (mutation.change_bytes, mutation.change_json),
         _beside("model.safetensors"),
     ),
+    "checkpoint": Reader(
+        "round-0001.safetensors",
+        _checkpoint_seeds,
+        _read_checkpoint,
+        (mutation.change_bytes, mutation.change_safetensors, mutation.change_checkpoint, mutation.change_checkpoint),
+    ),
+    "image-list": Reader("list.txt", _list_seeds, _read_list, beside=_listed_images),
+    "cell": Reader("cell.json", _cell_seeds, _read_cell, (mutation.change_bytes, mutation.change_json)),
     "config": Reader("c.yaml", _config_seeds, _read_config, (mutation.change_bytes, mutation.change_yaml)),
 }
 """By name."""

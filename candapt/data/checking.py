@@ -84,7 +84,7 @@ def _check_one(path: Path) -> tuple[Stored, str] | str:
         _, stored = decode(path, io.BytesIO(data), min_size=1)
     except BrokenImageError as error:
         return error.reason
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a value that no name can have: a null character in a list
         return why_unusable(error)
     return stored, content_hash(data)
 

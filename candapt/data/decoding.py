@@ -1,6 +1,7 @@
 """One image file of any kind into pixels: 8-bit, upright, on white where it is transparent."""
 
 import io
+import stat
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -160,8 +161,11 @@ def _scaled(image: Image.Image) -> Image.Image:
 
 
 def check_size(path: Path) -> None:
-    """Refuse a file that is too large to be an image."""
-    if path.stat().st_size > MAX_BYTES:
+    """Refuse what is no plain file, such as a pipe that never ends, or too large to be an image."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BrokenImageError(path, "is not a plain file")
+    if status.st_size > MAX_BYTES:
         raise BrokenImageError(path, f"is larger than {MAX_BYTES:,} bytes")
 
 

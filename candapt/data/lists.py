@@ -11,6 +11,7 @@ from candapt.data.domains import Domain, LabeledDomain
 from candapt.data.images import ImageSamples, usable
 from candapt.data.transforms import ImageSettings, Views
 from candapt.errors import UserError
+from candapt.untrusted import MAX_TABLE, check_file
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,11 @@ def read_image_list(file: Path) -> ImageList:
         UserError: there is no such file, it lists nothing, or its lines are of both kinds.
     """
     try:
+        check_file(file, MAX_TABLE)
         text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    except OSError as error:
-        raise UserError(f"The list {str(file)!r} cannot be read ({error.strerror}); check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"The list {str(file)!r} cannot be read ({reason}); check the path.") from None
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     entries = [_split(line) for line in lines]
     if not entries:
@@ -114,7 +117,8 @@ def _split(line: str) -> tuple[str, int | None]:
     (('a b/c 1.jpg', 7), ('a b/c 1.jpg', None))
     """
     name, _, last = line.rpartition(" ")
-    return (name.rstrip(), int(last)) if name and last.isascii() and last.isdigit() else (line, None)
+    is_number = last.isascii() and last.isdigit() and len(last) <= 9
+    return (name.rstrip(), int(last)) if name and is_number else (line, None)
 
 
 def _check(listed: ImageList, *, workers: int, strict: bool, progress: Progress | None) -> tuple[ImageCheck, list[int]]:

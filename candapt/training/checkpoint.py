@@ -183,6 +183,9 @@ def _load(training: "Training", tensors: dict[str, Tensor], told: dict[str, Any]
             or not 0 <= int(clusters.labels.min()) <= int(clusters.labels.max()) < task.num_classes
         ):
             raise ValueError("its clusters are of other data")
+    _check_told(told)
+    if "kept" in told:
+        _check_alike(own, {f"method.{name}": value for name, value in tensors_below("kept.", tensors).items()})
 
     training.method.load_state_dict(tensors_below("method.", tensors))
     for name, optimizer in training.optimizers.items():
@@ -194,6 +197,22 @@ def _load(training: "Training", tensors: dict[str, Tensor], told: dict[str, Any]
     state.kept = Kept(**told["kept"], tensors=tensors_below("kept.", tensors)) if "kept" in told else None
     state.clusters = groups["clusters"]
     state.part = PartOfRound(**told["part"], previous=groups["previous"])
+
+
+def _check_told(told: dict[str, Any]) -> None:
+    """Refuse numbers that are none, which would be noticed too late; a checksum can be made for any content."""
+    part, history = told["part"], told["history"]
+    counts = [told["round"], told["iteration"], part["steps"], part["skipped"], *told["clustering_steps"].values()]
+    if not all(type(count) is int and count >= 0 for count in [*counts, *part["counts"].values()]):
+        raise ValueError("it counts in other than whole numbers")
+    values = [*part["sums"].values(), part["seconds"], *(value for record in history for value in record.values())]
+    if not all(isinstance(value, int | float | None) for value in values):
+        raise ValueError("its history holds other than numbers")
+    if len(history) != told["round"] or part["sums"].keys() != part["counts"].keys():
+        raise ValueError("its history is not that of its rounds")
+    kept = told.get("kept", {"round": -1, "merit": 0.0})
+    if type(kept["round"]) is not int or kept["round"] >= len(history) or not isinstance(kept["merit"], int | float):
+        raise ValueError("the round it keeps is none of its rounds")
 
 
 def _check_alike(own: dict[str, Tensor], saved: dict[str, Tensor]) -> None:

@@ -34,11 +34,16 @@ from candapt.data.domains import Domain
 from candapt.data.features import feature_domain, labeled_feature_domain
 from candapt.data.images import find_images, image_domain
 from candapt.data.inputs import read_target_labels
+from candapt.data.lists import list_domain
+from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.files import write_atomically
+from candapt.files import digest, read_tensors, write_atomically
 from candapt.model import load
 from candapt.network.backbones import SmallCNN, read_weights
-from tests.toy import Toy, make_toy, quick_settings
+from candapt.runs import RunFolder
+from candapt.training.checkpoint import restore_checkpoint, save_checkpoint
+from tests.toy import Toy, make_toy, make_training, quick_settings
+from tests.toy import run as finish
 
 X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.arange(8) % 2
 LITTLE = 2**30
@@ -471,6 +476,9 @@ class TestConfigurations:
             {"can": "BAIT"},
             {"config": "BAIT"},
             {"out": "BAIT"},
+            {"cache": "BAIT"},
+            {"resume": True},
+            {"force": True},
             {"network.backbone.x": "BAIT"},
             {"network": {"class_path": "os.mkdir", "init_args": {"path": "BAIT"}}},
             {"class_path": "os.mkdir"},
@@ -522,6 +530,19 @@ class TestTables:
         for name in ("pipe.csv", "large.csv", "."):
             with limits(memory=LITTLE), pytest.raises(UserError, match="cannot be read"):
                 read_target_labels(tmp_path / name, self.TARGET, ("a", "b"))
+
+    def test_lists_name_nothing_that_hangs(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.png")
+        Image.new("L", (4, 4)).save(tmp_path / "a.png")
+        names = ("a.png", "pipe.png", "/dev/zero", "nul\0.png", ".", "a.png/b", "x" * 5000, f"a.png {'9' * 5000}")
+        (tmp_path / "list.txt").write_text("\n".join(names))
+        os.mkfifo(tmp_path / "pipe.txt")
+        with limits(memory=LITTLE):
+            domain, check = list_domain(tmp_path / "list.txt", ImageSettings())
+            assert list(domain.names) == ["a.png"]
+            assert len(check.broken) == len(names) - 1
+            with pytest.raises(UserError, match="not a plain file"):
+                list_domain(tmp_path / "pipe.txt", ImageSettings())
 
 
 def png(width: int, height: int) -> bytes:
@@ -646,6 +667,47 @@ class TestFolders:
         (tmp_path / "seed-0.json").write_text(text)
         with limits(memory=LITTLE), pytest.raises(UserError, match="remove it to have it made again"):
             read_stored(tmp_path / "seed-0.json", {})
+
+
+class TestResume:
+    @pytest.mark.parametrize(
+        "place", ["log.txt", "metrics.jsonl", "checkpoints/origin.json", "checkpoints/a", "more/b"]
+    )
+    @pytest.mark.parametrize("kind", ["link", "pipe"])
+    def test_links_in_a_run_that_is_continued_are_refused(self, tmp_path: Path, place: str, kind: str) -> None:
+        run = tmp_path / "run"
+        (run / place).parent.mkdir(parents=True)
+        (run / "config.yaml").write_text("seed: 0\n")
+        (tmp_path / "mine").write_text("mine")
+        if kind == "link":
+            (run / place).symlink_to(tmp_path / "mine")
+        else:
+            os.mkfifo(run / place)
+        with limits(), pytest.raises(UserError, match="a link" if kind == "link" else "no plain file"):
+            RunFolder.check_resumable(run)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"round": "1"}, "whole numbers"),
+            ({"round": -1}, "whole numbers"),
+            ({"iteration": 1.5}, "whole numbers"),
+            ({"round": 7}, "not that of its rounds"),
+            ({"history": [{"round": "x"}]}, "other than numbers"),
+            ({"history": 3}, "does not fit"),
+            ({"part": {"steps": True}}, "does not fit"),
+            ({"kept": {"round": 9, "merit": 0}}, "none of its rounds"),
+            ({"seconds": "x"}, "does not fit"),
+        ],
+    )
+    def test_a_checkpoint_tells_numbers(self, toy: Toy, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+        settings = quick_settings(rounds=1, training__steps=1)
+        path = save_checkpoint(finish(make_training(toy.task, settings)), tmp_path)
+        tensors, metadata = read_tensors(path)
+        text = json.dumps(json.loads(metadata["state"]) | change)
+        save_file(tensors, path, {"state": text, "sha256": digest(tensors, text)})
+        with pytest.raises(UserError, match=reason):
+            restore_checkpoint(make_training(toy.task, settings), path)
 
 
 class TestTerminal:
