@@ -47,7 +47,11 @@ def flush_folder(folder: Path) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file, from any device and memory layout."""
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        tensor = value.detach().cpu().contiguous()
+        shared = any(tensor.data_ptr() == other.data_ptr() for other in plain.values())  # which the format refuses
+        plain[name] = tensor.clone() if shared else tensor
     with write_atomically(path) as part:
         try:
             save_file(plain, part, metadata=metadata)

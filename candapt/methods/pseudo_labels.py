@@ -57,7 +57,8 @@ class PseudoFixed(PseudoAlternating):
         """The labels of the first clustering, in every round; how many of them are believed grows as in CAN."""
         if round.previous is None:
             return super().cluster(round)
-        return self.keep_confident(replace(round.previous, kept=torch.ones_like(round.previous.kept)), round)
+        first = replace(round.previous, kept=torch.ones_like(round.previous.kept))
+        return self.keep_confident(first, round)
 
     def final_clusters(self, round: Round) -> Clusters:
         """A clustering by the trained network."""

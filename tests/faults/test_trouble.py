@@ -28,7 +28,7 @@ FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(val
 @pytest.fixture
 def words(files: Path) -> list[str]:
     data = [str(files / "source.npz"), str(files / "target.npz")]
-    return ["adapt", *data, *FLAGS, "--training.settled", "0", "--checkpoint-minutes", "0"]
+    return ["adapt", *data, *FLAGS, "--training.settled", "0", "--checkpoint-minutes", "0", "--report", "false"]
 
 
 @pytest.fixture
