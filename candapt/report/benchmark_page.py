@@ -25,7 +25,7 @@ def benchmark_page(results: Results, stored: Sequence[Mapping[str, Any]]) -> str
         charts=[chart],
         verdict=verdict(results),
         notes=notes(results),
-        tables=[(block.title, table(block)) for block in blocks(results)],
+        tables=[table(block) for block in blocks(results)],
         chart=chart,
         versions=Table("Versions", ("package", "version"), _versions(results)),
     )
@@ -35,10 +35,10 @@ def verdict(results: Results) -> str:
     """Which method is best on average, in a sentence."""
     means = {row["name"]: row["last"][AVERAGE]["mean"] for row in results["rows"]}
     best = max(means, key=means.__getitem__)
-    columns = len(results["columns"]) - 1
-    told = (
-        f"After the last round {best} is best on average over {columns} column{'s' * (columns > 1)}: {means[best]:.1%}"
-    )
+    columns = results["columns"][:-1]
+    parts = "tasks" if len(results["tasks"]) == len(columns) else "classes"
+    where = f"on average over {len(columns)} {parts}" if len(columns) > 1 else f"on {columns[0]}"
+    told = f"After the last round {best} is best {where}: {means[best]:.1%}"
     if "source-only" in means and best != "source-only":
         told += f", {100 * (means[best] - means['source-only']):.1f} points above source-only"
     return f"{told}. Target labels measured this and chose nothing."

@@ -74,7 +74,7 @@ def curves(
     if level is not None:
         figure.add_hline(y=level[1], line={"color": GREY, "dash": "dash", "width": 1.5})
         figure.add_annotation(
-            **{"x": 1, "xref": "paper", "y": level[1], "yref": "y", "xanchor": "right", "yanchor": "bottom"},
+            **{"x": 0.01, "xref": "paper", "y": level[1], "yref": "y", "xanchor": "left", "yanchor": "bottom"},
             **{"text": plain_text(level[0]), "showarrow": False, "font": {"size": 11}},
         )
     if kept is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from candapt.data.domains import Side
+from candapt.evaluation.selection import LAST
 from candapt.report import plots, words
 from candapt.report.collect import Prediction, Run
 from candapt.report.page import Points, Table, render
@@ -69,6 +70,7 @@ def run_page(run: Run) -> str:
         verdict=words.verdict(run),
         facts=words.facts(run),
         selection=words.selection(run),
+        marked=_kept(run) is not None,
         warnings=[str(each.get("sentence", "")) for each in run.summary.get("warnings") or []],
         estimate=run.summary.get("estimated_accuracy"),
         alarm_checked="warnings" in run.summary,
@@ -143,10 +145,11 @@ def _round_chart(run: Run, key: str, level: float | None = None) -> Chart:
 
 
 def _kept(run: Run) -> int | None:
-    """The round that was chosen, where a choice was made."""
+    """The round that was chosen, where a score chose one."""
     chosen = run.summary.get("selection")
-    kept = chosen.get("round") if isinstance(chosen, Mapping) else None
-    return kept if isinstance(kept, int) else None
+    if not isinstance(chosen, Mapping) or chosen.get("score") == LAST:
+        return None
+    return chosen["round"] if isinstance(chosen.get("round"), int) else None
 
 
 def map_charts(

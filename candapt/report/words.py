@@ -32,6 +32,7 @@ METRICS = {
         "with pseudo labels. Lower is better, if the labels are right.",
     ),
     "kept_share": Metric("Kept share", "Target samples near enough to a cluster center to be trained on.", True),
+    "kept_change": Metric("Kept otherwise", "Target samples that are kept now and were not, or the reverse.", True),
     "kept_classes": Metric("Kept classes", "Classes with enough such samples to take part."),
     "label_change": Metric("Labels changed", "Pseudo labels that differ from the round before.", True),
     "center_shift": Metric("Centers moved", "How far the cluster centers moved since the round before."),
@@ -40,8 +41,9 @@ METRICS = {
 """By key; other keys that a method writes are its losses."""
 SILENT = {"round", "iteration", "seconds", "learning_rate", "kept_samples", "warmup", "skipped_steps"}
 """Stand in the table of rounds but have no curve."""
-CLUSTERS = ("kept_share", "kept_classes", "label_change", "center_shift", "mean_distance")
+CLUSTERS = ("kept_share", "kept_change", "kept_classes", "label_change", "center_shift", "mean_distance")
 ACRONYMS = {"adr", "bnm", "can", "dan", "dann", "dev", "jan", "mada", "mcc", "mcd", "snd"}
+TITLES = {"class_ami": "ClassAMI"}
 SHARES = {
     *("agreement", "confidence", "domain_error", "first_agreement", "kept", "label_change", "neighbors"),
     *("source_accuracy", "source_confidence"),
@@ -57,7 +59,7 @@ ORACLE = "oracle_"
 def metric(key: str) -> Metric:
     """How to show a number; a name that is not known speaks for itself."""
     name = key.removeprefix(SCORE)
-    title = name.upper() if name in ACRONYMS else name.replace("_", " ").strip().capitalize()
+    title = TITLES.get(name) or (name.upper() if name in ACRONYMS else name.replace("_", " ").strip().capitalize())
     if key.startswith(SCORE) and (score := SCORES.get(name)):
         better = "higher" if score.higher_is_better else "lower"
         return Metric(title, f"{score.meaning[0].upper()}{score.meaning[1:]}; {better} is better.", name in SHARES)

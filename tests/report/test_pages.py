@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from candapt.cli import main
 from candapt.errors import UserError
 from candapt.report import write_comparison, write_report
+from candapt.report.benchmark_page import benchmark_page
 from candapt.report.collect import read_run
 from candapt.report.comparison import agreement, distinct_names
 from candapt.report.page import script_json
 from candapt.report.run_page import run_page
+from tests.benchmark.made import made_results
 from tests.report.words import FLAGS, HOSTILE
 
 SECTIONS = ("verdict", "trust", "course", "map", "classes", "gallery", "settings")
@@ -264,3 +266,16 @@ def test_no_chart_shows_a_number_that_is_none(copied: Path) -> None:
     text = run_page(read_run(copied))
     assert Elements(text).data["charts"]["classification"]["data"][0]["y"][0] is None
     assert not re.search(r"\bNaN\b", Elements(text).scripts[0])
+
+
+def test_the_page_of_a_benchmark() -> None:
+    results = made_results() | {"tasks": [{}, {}], "versions": [{"torch": "2"}, {"torch": "3"}]}
+    stored = [{"row": name, "oracle_curve": curve} for name, curve in (("can", [0.5, 0.9]), ("dann", [0.4]))]
+    page = Elements(benchmark_page(results, stored))
+    words = " ".join(page.text)
+    assert "After the last round can is best on average over 2 tasks: 75.0%." in words
+    assert "art_1→50% & <b>" in words
+    assert "94.5 ± 1.2" in words
+    assert {"verdict", "results", "course", "settings"} <= page.ids
+    lines = page.data["charts"]["accuracy"]["data"]
+    assert [line["y"] for line in lines] == [[0.5, 0.9], [0.4, 0.4]]  # one that has settled stays where it was

@@ -5,20 +5,37 @@
   const touch = matchMedia("(pointer: coarse)").matches;
   const plots = [...document.querySelectorAll("[data-chart]")];
 
-  // Text, grid and paper take the colors of the page, which may be light or dark; paper to print on is light.
-  const look = () => {
+  // Text, grid and blue take the colors of the page, which may be light or dark; what is printed is light.
+  const themed = (key) => {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
-    const changes = { "font.color": color("--ink"), "hoverlabel.bgcolor": color("--panel"), "hoverlabel.bordercolor": color("--line") };
-    for (const axis of ["xaxis", "yaxis"]) {
-      changes[`${axis}.gridcolor`] = color("--grid");
-      changes[`${axis}.zerolinecolor`] = color("--line");
-      changes[`${axis}.linecolor`] = color("--line");
+    const figure = JSON.parse(JSON.stringify(data.charts[key]).replaceAll("#0072B2", color("--blue")));
+    const { layout } = figure;
+    layout.font.color = color("--ink");
+    layout.hoverlabel = { bgcolor: color("--panel"), bordercolor: color("--line"), font: { color: color("--ink") } };
+    for (const axis of [layout.xaxis, layout.yaxis]) {
+      Object.assign(axis, { gridcolor: color("--grid"), zerolinecolor: color("--line"), linecolor: color("--line") });
     }
-    changes["hoverlabel.font.color"] = color("--ink");
-    return changes;
+    if (touch) layout.dragmode = false; // a finger that scrolls the page must not draw a zoom box
+    if (innerWidth < 600 && figure.data[0].type === "heatmap") {
+      figure.data[0].showscale = false; // it needs the width
+      layout.xaxis.showticklabels = layout.xaxis.tickvals.length <= 12;
+    }
+    return figure;
   };
-  const recolor = () => plots.forEach((plot) => Plotly.relayout(plot, look()));
+  const draw = (plot) => {
+    const { data: traces, layout } = themed(plot.dataset.chart);
+    // A sheet of paper has a width that no element knows yet.
+    if (document.documentElement.classList.contains("printing")) layout.width = plot.closest(".wide") ? 620 : 300;
+    const settings = { responsive: true, displaylogo: false, displayModeBar: isMap(plot) && !touch ? "hover" : false,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+    return Plotly.react(plot, traces, layout, settings);
+  };
+  const isMap = (plot) => plot.dataset.chart in data.points;
+  const drawAgain = () => {
+    plots.forEach(draw);
+    highlightAll();
+  };
 
   // Names are set as text, never as HTML.
   const tell = (plot, event) => {
@@ -57,16 +74,12 @@
     Plotly.restyle(plot, { "marker.opacity": shown });
   };
 
+  const choice = document.getElementById("highlight");
+  const highlightAll = () => plots.filter(isMap).forEach((plot) => highlight(plot, choice?.value ?? ""));
+
   for (const plot of plots) {
-    const figure = data.charts[plot.dataset.chart];
-    const isMap = plot.dataset.chart in data.points;
-    if (touch) figure.layout.dragmode = false; // a finger that scrolls the page must not draw a zoom box
-    if (innerWidth < 600 && figure.data[0].type === "heatmap") figure.data[0].showscale = false; // it needs the width
-    const settings = { responsive: true, displaylogo: false, displayModeBar: isMap && !touch ? "hover" : false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-    Plotly.newPlot(plot, figure.data, figure.layout, settings).then(() => {
-      Plotly.relayout(plot, look());
-      if (!isMap) return;
+    draw(plot).then(() => {
+      if (!isMap(plot)) return;
       plot.on("plotly_hover", (event) => tell(plot, event));
       plot.on("plotly_unhover", () => { card.hidden = true; });
     });
@@ -77,11 +90,16 @@
   document.querySelectorAll("details").forEach((each) => each.addEventListener("toggle", () => {
     if (each.open) each.querySelectorAll("[data-chart]").forEach((plot) => Plotly.Plots.resize(plot));
   }));
-  document.getElementById("highlight")?.addEventListener("change", (event) => {
-    plots.filter((plot) => plot.dataset.chart in data.points).forEach((plot) => highlight(plot, event.target.value));
+  choice?.addEventListener("change", highlightAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((each) => { each.open = true; });
+    document.documentElement.classList.add("printing");
+    drawAgain();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
-  addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((each) => { each.open = true; }); recolor(); });
-  addEventListener("afterprint", recolor);
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("printing");
+    drawAgain();
+  });
   document.documentElement.dataset.ready = "true";
 })();
