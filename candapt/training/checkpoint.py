@@ -65,7 +65,7 @@ class Checkpoints:
                 log.warning("The checkpoint %s is damaged (%s); taking the one before.", paths.pop(), error)
                 continue
             self.good, state = paths, training.state
-            log.info("Going on from %s: round %d, step %d.", paths[-1].name, state.round + 1, state.part.steps + 1)
+            log.info("Going on from %s: %d rounds and %d steps done.", paths[-1].name, state.round, state.part.steps)
             return
         if checkpoints(self.folder):
             raise UserError(

@@ -88,7 +88,7 @@ class TestSameAgain:
         assert main(["adapt", "--out", str(begun), "--resume"]) == 0
         log = (begun / "log.txt").read_text()
         assert log.startswith(before)
-        assert "Going on from round-0001-step-000002.safetensors: round 2, step 3." in log
+        assert "Going on from round-0001-step-000002.safetensors: 1 rounds and 2 steps done." in log
         records = [json.loads(line) for line in (begun / "metrics.jsonl").read_text().splitlines()]
         summary = json.loads((begun / "summary.json").read_text())
         assert summary["seconds"] >= round(sum(record["seconds"] for record in records), 2)
