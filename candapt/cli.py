@@ -194,10 +194,16 @@ _HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "dropout"}
 def report(arguments: list[str]) -> None:
     """Make the page of a run again, or one page that compares several runs."""
     parser = _parser("report", report)
-    parser.add_argument("runs", type=Path, nargs="+", help="Run folders.")
-    parser.add_argument("--out", type=Path | None, default=None, help="HTML file; one run has its own: report.html.")
+    parser.add_argument("runs", type=_file, nargs="+", help="Run folders.")
+    parser.add_argument("--out", type=_file, default=None, help="HTML file; one run has its own: report.html.")
+    parser.add_argument(
+        "--pictures",
+        type=bool,
+        default=True,
+        help="Show images from where the run says that they are; false reads nothing outside of its folder.",
+    )
     options = parser.parse_args(arguments)
-    commands.report(options.runs, options.out)
+    commands.report(options.runs, options.out, pictures=options.pictures)
 
 
 def benchmark(arguments: list[str]) -> None:

@@ -324,15 +324,18 @@ def conclude(adapted: Adapted, folder: Path) -> str:
     )
 
 
-def report(runs: Sequence[Path], out: Path | None = None) -> None:
-    """Make the page of a run, or one page that compares several."""
+def report(runs: Sequence[Path], out: Path | None = None, *, pictures: bool = True) -> None:
+    """Make the page of a run, or one page that compares several; without pictures nothing but the folders is read."""
     from candapt.report import write_comparison, write_report  # Plotly takes seconds to import
 
     if out is not None and out.exists():
         raise UserError(f"{str(out)!r} exists already: give another file by --out; nothing was changed.")
     if len(runs) > 1 and out is None:
         raise UserError("Several runs have no common folder: say by --out which file is to compare them.")
-    path = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out or Path())
+    if len(runs) == 1:
+        path = write_report(runs[0], out, pictures=pictures)
+    else:
+        path = write_comparison(runs, out or Path(), pictures=pictures)
     log.info("Report: %s", path)
 
 

@@ -31,6 +31,7 @@ from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.network.backbones import SmallCNN, build_backbone
 from candapt.presets import make_settings
+from candapt.report.collect import read_run
 from candapt.runs import describe_settings
 from candapt.training.checkpoint import DamagedError, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
@@ -145,6 +146,22 @@ def _predictions_seeds() -> list[bytes]:
 def _read_labels(folder: Path) -> None:
     path = next(path for path in folder.iterdir() if path.name.startswith("labels."))
     read_target_labels(path, Domain(_samples()[0]), (*"abc", *"012"))
+
+
+@cache
+def _run_files() -> dict[str, bytes]:
+    """What else a page is made of."""
+    return {
+        "model.json": _model_files()["model.json"],
+        "config.yaml": b"source: a.npz\ntarget: b.npz\n",
+        "summary.json": json.dumps({"method": "can", "oracle": {"accuracy": 0.5}, "data": {"source": 9}}).encode(),
+        "metrics.jsonl": b'{"round": 0, "classification": 0.5}\n',
+        "predictions.csv": _predictions_seeds()[0],
+    }
+
+
+def _read_run(folder: Path) -> None:
+    read_run(folder, pictures=False)
 
 
 # --- tensors ---
@@ -302,7 +319,19 @@ READERS: dict[str, Reader] = {
         _read_labels,
         (mutation.change_bytes, mutation.change_archive, mutation.change_array_header),
     ),
-    "predictions-csv": Reader("labels.csv", _predictions_seeds, _read_labels),
+    "predictions-csv": Reader(
+        "predictions.csv",
+        _predictions_seeds,
+        _read_run,
+        beside=lambda: {name: content for name, content in _run_files().items() if name != "predictions.csv"},
+    ),
+    "summary-json": Reader(
+        "summary.json",
+        lambda: [_run_files()["summary.json"]],
+        _read_run,
+        (mutation.change_bytes, mutation.change_json),
+        lambda: {name: content for name, content in _run_files().items() if name != "summary.json"},
+    ),
     "weights-safetensors": Reader(
         "weights.safetensors", _weights_seeds, _read_weights, (mutation.change_bytes, mutation.change_safetensors)
     ),

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from candapt.errors import UserError
 from candapt.report.domain_map import DomainMap, read_map
+from candapt.untrusted import MAX_JSON, MAX_TABLE, check_file, contained, fitted, read_json, read_yaml, shortened
 
 
 class Prediction(NamedTuple):
@@ -37,6 +36,8 @@ class Run:
     """Shape of one sample."""
     predictions: tuple[Prediction, ...]
     map: DomainMap | None
+    pictures: bool = True
+    """Whether images may be shown from where the configuration says that they are."""
 
     @property
     def name(self) -> str:
@@ -70,34 +71,43 @@ class Run:
         return found if isinstance(found, dict) else None
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, pictures: bool = True) -> Run:
     """Everything that a page shows of a run."""
     if not (folder / "summary.json").is_file():
         raise UserError(
             f"{str(folder)!r} holds no finished run (no summary.json): give a folder made by `candapt adapt`."
         )
     try:
-        model = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        model = read_json(contained(folder, "model.json"))
         run = Run(
             folder,
-            yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
-            json.loads((folder / "summary.json").read_text(encoding="utf-8")),
-            [json.loads(line) for line in lines if line.strip()],
-            tuple(model["classes"]),
-            tuple(model["shape"]),
-            _read_predictions(folder / "predictions.csv"),
+            read_yaml(contained(folder, "config.yaml")),
+            read_json(contained(folder, "summary.json")),
+            _read_rounds(contained(folder, "metrics.jsonl")),
+            fitted(model["classes"], tuple[str, ...], "classes"),
+            fitted(model["shape"], tuple[int, ...], "shape"),
+            _read_predictions(contained(folder, "predictions.csv")),
             read_map(folder),
+            pictures,
         )
         if not run.method or not run.task or not run.predictions:
             raise UserError(f"The run in {str(folder)!r} has no prediction to show.")
-    except (OSError, LookupError, TypeError, ValueError, csv.Error, yaml.YAMLError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    except UserError:
+        raise
+    except (OSError, LookupError, RecursionError, TypeError, ValueError, csv.Error) as error:
+        reason = shortened(f"{type(error).__name__}: {error}", 160)
         raise UserError(f"The run in {str(folder)!r} is damaged ({reason}).") from error
     return run
 
 
+def _read_rounds(path: Path) -> list[dict[str, Any]]:
+    check_file(path, MAX_JSON)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [fitted(json.loads(line), dict, "a round") for line in lines if line.strip()]
+
+
 def _read_predictions(path: Path) -> tuple[Prediction, ...]:
+    check_file(path, MAX_TABLE)
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         return tuple(
             Prediction(

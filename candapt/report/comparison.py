@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from candapt.data.domains import Side
 from candapt.errors import UserError
 from candapt.report import plots, words
 from candapt.report.collect import Run
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
 from candapt.report.run_page import class_shares, flat, map_charts, shown_setting
-from candapt.report.thumbnails import BUDGET, Thumbnails
+from candapt.report.thumbnails import BUDGET, thumbnails_of
 
 MAPS = 4
 """Runs whose maps are shown, at most."""
@@ -129,7 +128,7 @@ def compared_maps(runs: Sequence[Run], names: Sequence[str]) -> tuple[list[Chart
     charts: list[Chart] = []
     points: dict[str, Points] = {}
     for number, (name, run) in enumerate(mapped):
-        files = {Side.SOURCE: Thumbnails(run.source, run.shape), Side.TARGET: Thumbnails(run.target, run.shape)}
+        files = thumbnails_of(run)
         made, told = map_charts(run, files, BUDGET // len(mapped), prefix=f"{number}-")
         after = made[-1]
         charts.append(Chart(after.key, name, "", after.figure))

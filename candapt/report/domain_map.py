@@ -20,6 +20,7 @@ from candapt.files import write_atomically
 from candapt.methods.base import Method
 from candapt.randomness import generator
 from candapt.training.loop import Training
+from candapt.untrusted import contained
 
 FILE = "embedding.npz"
 COMPONENTS = 50
@@ -58,9 +59,9 @@ class DomainMap:
 
 def read_map(folder: Path) -> DomainMap | None:
     """The map of a run folder, if it has a whole one."""
-    if not (folder / FILE).is_file():
+    if not (folder / FILE).exists():
         return None
-    arrays = read_arrays(folder / FILE, *DomainMap.__dataclass_fields__)
+    arrays = read_arrays(contained(folder, FILE), *DomainMap.__dataclass_fields__)
     if arrays.keys() != DomainMap.__dataclass_fields__.keys() or len(arrays["before"]) != len(arrays["side"]):
         raise UserError(f"{str(folder / FILE)!r} is not a map that `candapt adapt` made: remove it to go without.")
     return DomainMap(**arrays)

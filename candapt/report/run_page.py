@@ -11,7 +11,7 @@ from candapt.report import plots, words
 from candapt.report.collect import Prediction, Run
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
-from candapt.report.thumbnails import BUDGET, Thumbnails
+from candapt.report.thumbnails import BUDGET, Thumbnails, thumbnails_of
 
 SUREST = 8
 """Samples of each class in its gallery, at most."""
@@ -45,7 +45,7 @@ class Gallery:
 
 def run_page(run: Run) -> str:
     """The page as text."""
-    thumbnails = {Side.SOURCE: Thumbnails(run.source, run.shape), Side.TARGET: Thumbnails(run.target, run.shape)}
+    thumbnails = thumbnails_of(run)
     by_class, unsure = chosen_samples(run.predictions)
     wanted = [each.name for each in unsure] + [each.name for some in by_class.values() for each in some]
     pictures = thumbnails[Side.TARGET].make(wanted, LARGE)

@@ -12,9 +12,11 @@ import numpy as np
 from PIL import Image
 
 from candapt.data.decoding import BrokenImageError, read_image
+from candapt.data.domains import Side
 from candapt.data.features import read_arrays
 from candapt.data.lists import is_list_file
 from candapt.errors import UserError
+from candapt.report.collect import Run
 
 BUDGET = 4_500_000
 """Bytes of all thumbnails of a page, as they stand in it."""
@@ -26,18 +28,18 @@ class Thumbnails:
     """Pictures of the samples of one domain, for as long as its files are where they were.
 
     Args:
-        place: folder or list of images, or `.npz` file, that the run read.
+        place: folder or list of images, or `.npz` file, that the run read; None to show nothing.
         shape: shape of one sample; a sample with fewer than two dimensions has no picture.
     """
 
-    def __init__(self, place: Path, shape: Sequence[int]) -> None:
-        self.place = place.parent if is_list_file(place) else place
-        self.array = _small_images(place) if place.suffix.lower() == ".npz" and len(shape) == 3 else None
+    def __init__(self, place: Path | None, shape: Sequence[int]) -> None:
+        self.place = place.parent if place and is_list_file(place) else place
+        self.array = _small_images(place) if place and place.suffix.lower() == ".npz" and len(shape) == 3 else None
 
     @property
     def available(self) -> bool:
         """Whether there is anything to show."""
-        return self.array is not None or self.place.is_dir()
+        return self.array is not None or (self.place is not None and self.place.is_dir())
 
     def make(self, names: Sequence[str], side: int, budget: int = BUDGET) -> dict[str, str]:
         """Data URIs by name, of those whose files can be read, until the budget is used up.
@@ -76,7 +78,7 @@ class Thumbnails:
         if path.is_absolute() or ".." in path.parts:  # names come from a file that anyone may have written
             return None
         try:
-            image = read_image(self.place / path, min_size=side)
+            image = read_image((self.place or Path()) / path, min_size=side)
         except (BrokenImageError, OSError, ValueError):
             return None
         image.thumbnail((side, side))
@@ -89,6 +91,12 @@ class Thumbnails:
         image = Image.fromarray(self.array[int(name)])
         times = max(1, side // max(image.size))
         return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+
+
+def thumbnails_of(run: Run) -> dict[Side, Thumbnails]:
+    """The pictures of both domains of a run; none if the page is to be made of the run's folder alone."""
+    places = {Side.SOURCE: run.source, Side.TARGET: run.target}
+    return {side: Thumbnails(place if run.pictures else None, run.shape) for side, place in places.items()}
 
 
 def _small_images(path: Path) -> np.ndarray[Any, Any] | None:

@@ -92,6 +92,7 @@ def test_through_every_command(photos: Path, finished: Path, tmp_path: Path) -> 
     assert {row["label"] for row in rows} <= set(CLASSES)
     assert candapt.load(finished).classes == tuple(sorted(CLASSES))
     assert "oracle" in json.loads((finished / "summary.json").read_text())
+    assert CLASSES[0] not in (finished / "report.html").read_text(encoding="utf-8")
 
     assert main(["predict", str(finished), str(photos / "target"), "--out", str(tmp_path / "again\n.csv")]) == 0
     assert (tmp_path / "again\n.csv").read_bytes() == (finished / "predictions.csv").read_bytes()
