@@ -188,8 +188,8 @@ def shortened(text: str, limit: int = MAX_SHOWN) -> str:
 def printable(text: str) -> str:
     r"""Text with control characters and broken letters shown as escapes, so that a name cannot steer a terminal.
 
-    >>> print(printable("a\x1b[2J\udce9\tb"))
-    a\x1b[2J\udce9	b
+    >>> print(printable("a\x1b[2J\udce9b"))
+    a\x1b[2J\udce9b
     """
     return "".join(sign if sign.isprintable() or sign in "\n\t" else _escaped(sign) for sign in text)
 

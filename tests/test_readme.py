@@ -15,7 +15,7 @@ from candapt.presets import DEFAULT, PRESETS
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-MISSING = ("does not exist", "There is no file", "holds no finished run")
+MISSING = ("does not exist", "There is no file", "There is no run", "holds no finished run")
 """What is said of data that only the reader has."""
 
 
