@@ -57,7 +57,7 @@ class Run:
     @property
     def task(self) -> str:
         """The task in short."""
-        return f"{self.source.stem} → {self.target.stem}"
+        return f"{_short(self.source)} → {_short(self.target)}"
 
     @property
     def method(self) -> str:
@@ -104,6 +104,11 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
     check_file(path, MAX_JSON)
     lines = path.read_text(encoding="utf-8").splitlines()
     return [fitted(json.loads(line), dict, "a round") for line in lines if line.strip()]
+
+
+def _short(place: Path) -> str:
+    """A domain's name: that of its folder or file; `images` alone, as in Office-31, says nothing."""
+    return place.parent.name if place.name == "images" and place.parent.name else place.stem
 
 
 def _read_predictions(path: Path) -> tuple[Prediction, ...]:

@@ -73,21 +73,26 @@ def is_minor(key: str) -> bool:
 
 def verdict(run: Run) -> str:
     """The run in a sentence or two."""
-    counts, warnings = len(run.predictions), run.summary.get("warnings")
+    counts = len(run.predictions)
     done = f"{title(run.method)} gave each of {counts:,} target samples one of {len(run.classes)} classes."
-    if run.oracle is not None:
-        done += f" Measured with true labels (oracle), {run.oracle['accuracy']:.1%} are right."
+    measured = "" if run.oracle is None else f" True labels (oracle) say that {run.oracle['accuracy']:.1%} are right."
+    return f"{done} {_judgement(run)}{measured}"
+
+
+def _judgement(run: Run) -> str:
+    """What can be said without labels."""
+    warnings = run.summary.get("warnings")
     if warnings:
         some = "a warning" if len(warnings) == 1 else f"{len(warnings)} warnings"
-        return f"{done} Do not trust the result before you have read {some} below."
+        return f"Do not trust the result before you have read {some} below."
     no_alarm = "No alarm was raised" if warnings is not None else ""
     estimate = _number(run.summary.get("estimated_accuracy"), "value")
     if estimate is not None:
         guess = f"an estimated {estimate:.0%} of the predictions are right"
-        return f"{done} {no_alarm}, and {guess}." if no_alarm else f"{done} {guess[0].upper()}{guess[1:]}."
+        return f"{no_alarm}, and {guess}." if no_alarm else f"{guess[0].upper()}{guess[1:]}."
     agreement = _number(run.summary, "cluster_agreement")
-    agreed = f"Classifier and clusters agree on {agreement:.1%}." if agreement is not None else ""
-    return " ".join(part for part in (done, f"{no_alarm}." if no_alarm else "", agreed) if part)
+    agreed = f"Classifier and clusters agree on {agreement:.1%} of them." if agreement is not None else ""
+    return " ".join(part for part in (f"{no_alarm}." if no_alarm else "", agreed) if part)
 
 
 def title(method: str) -> str:
