@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 def record(name: str, content: dict[str, Any]) -> None:
     """Write `results/NAME.json`."""
     told = {
-        "command": " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "command": " ".join(["python -m", _module(name), *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -25,3 +25,9 @@ def record(name: str, content: dict[str, Any]) -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     write_json(RESULTS / f"{name}.json", told)
+
+
+def _module(name: str) -> str:
+    """The module that runs; what it records may be called otherwise."""
+    spec = sys.modules["__main__"].__spec__
+    return f"benchmarks.{name}" if spec is None else spec.name

@@ -1,0 +1,66 @@
+"""Run suites of `candapt benchmark` and record what they give: `python -m benchmarks.suites office31 digits demo`.
+
+Without names all are run. A suite that was interrupted goes on where it was: its cells are kept below `--out`. Data is
+looked for below `../shared`, or the folder that CANDAPT_SHARED names.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import record
+from candapt.cli import main as candapt
+
+SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+FEATURES = SHARED / "office31-resnet50-features.npz"
+DATA: dict[str, Path | None] = {
+    "demo": None,
+    "digits": SHARED / "digits",
+    "office31": FEATURES,
+    "office31-table3": FEATURES,
+    "office31-table4": FEATURES,
+    "office31-beta": FEATURES,
+}
+"""Where the data of each suite is."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"Of {', '.join(DATA)}.")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    options = parser.parse_args()
+    for suite in options.suites or DATA:
+        out, data = options.out / suite, DATA[suite]
+        words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
+        if code := candapt([str(word) for word in (*words, "--jobs", options.jobs, "--out", out)]):
+            return code
+        record(suite, compact(out))
+    return 0
+
+
+def compact(out: Path) -> dict[str, Any]:
+    """What the tables need of a benchmark's folder: accuracies of every seed, and the time."""
+    results, timing = (json.loads((out / name).read_text(encoding="utf-8")) for name in ("results.json", "timing.json"))
+    return {
+        **{name: results[name] for name in ("suite", "title", "protocol", "seeds", "networks", "columns", "rule")},
+        "rows": [
+            {
+                "name": row["name"],
+                "mean_seconds": timing["mean_seconds"][row["name"]],
+                "paper": {name: figure["mean"] for name, figure in row["paper"].items()},
+                **{kind: {name: each["values"] for name, each in row[kind].items()} for kind in KINDS},
+            }
+            for row in results["rows"]
+        ],
+    }
+
+
+KINDS = ("last", "chosen", "oracle")
+
+if __name__ == "__main__":
+    sys.exit(main())
