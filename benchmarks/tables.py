@@ -1,6 +1,7 @@
 """Write the tables of README and docs from the recorded results: `python -m benchmarks.tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; `--check` only says whether all are up to date.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`, where some names are followed by what they are about,
+such as a suite or a method; `--check` only says whether all are up to date.
 """
 
 import json
@@ -82,6 +83,130 @@ def losses() -> str:
     return table(["discrepancy, forward and backward", "ours", "loop over pairs", "ratio"], rows, result)
 
 
+def suite(name: str) -> str:
+    """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets."""
+    result = load(name)
+    best = {column: max(statistics.mean(row["last"][column]) for row in result["rows"]) for column in result["columns"]}
+    rows = [
+        [
+            row["name"],
+            *(_figure(row, column, best[column]) for column in result["columns"]),
+            f"{row['mean_seconds']:.0f} s",
+        ]
+        for row in result["rows"]
+    ]
+    return table([result["title"], *result["columns"], "time"], rows, result)
+
+
+def _figure(row: dict[str, Any], column: str, best: float) -> str:
+    values = row["last"][column]
+    mean = statistics.mean(values)
+    told = f"{100 * mean:.1f}"
+    told = f"**{told}**" if mean == best else told
+    if len(values) > 1:
+        told += f" ± {100 * statistics.stdev(values):.1f}"
+    return told + (f" ({row['paper'][column]:.1f})" if column in row["paper"] else "")
+
+
+def method(name: str) -> str:
+    """What one method reached in each suite beside source-only and CAN."""
+    shown = list(dict.fromkeys(["source-only", name, "can"]))
+    parts = []
+    for result in (load(each) for each in SUITES if (RESULTS / f"{each}.json").exists()):
+        rows = [
+            [row["name"], *(f"{100 * statistics.mean(row['last'][column]):.1f}" for column in result["columns"])]
+            for row in result["rows"]
+            if row["name"] in shown
+        ]
+        if any(row[0] == name for row in rows):
+            parts.append(table([result["title"], *result["columns"]], rows, result))
+    return "\n\n".join(parts)
+
+
+SUITES = ("office31", "digits", "demo")
+"""Recorded suites that have every method."""
+
+
+def oracle() -> str:
+    """What each choice of a round reaches on Office-31: the last, the one chosen without labels, the oracle's."""
+    result = load("office31")
+    kinds = ("last", "chosen", "oracle")
+    average = result["columns"][-1]
+    rows = [
+        [row["name"], *(f"{100 * statistics.mean(row[kind][average]):.1f}" for kind in kinds)] for row in result["rows"]
+    ]
+    return table([result["title"], "last round", f"chosen: {result['rule']}", "oracle"], rows, result)
+
+
+def selection() -> str:
+    """How well each label-free score chooses."""
+    result = load("selection")
+    rows = [
+        [
+            f"`{name}`",
+            f"{rule['accuracy']:.1%}",
+            *(f"{100 * rule[figure]:+.1f}" for figure in ("loss", "worst_task", "worst_row")),
+            *("" if rule[figure] is None else f"{rule[figure]:.2f}" for figure in ("rounds", "runs")),
+        ]
+        for name, rule in sorted(result["rules"].items(), key=lambda item: item[1]["loss"])
+    ]
+    rows += [["oracle", f"{result['oracle']:.1%}", "+0.0", "", "", "", ""]]
+    rows += [["source-only", f"{result['source_only']:.1%}", "", "", "", "", ""]]
+    head = ["`--select`", "accuracy", "oracle's is higher by", "least gain, task", "least gain, method on a task"]
+    return table([*head, "rank correlation, rounds", "rank correlation, runs"], rows, result)
+
+
+def alarm() -> str:
+    """How often the alarm is right."""
+    result = load("alarm")
+    rows = [
+        [case, "silent" if case == "good" else "speaks", f"{told['right']} of {told['of']}"]
+        for case, told in result["cases"].items()
+    ]
+    return table(["case", "should be", "is"], rows, result)
+
+
+def estimate() -> str:
+    """How far the estimated accuracy is off."""
+    result = load("estimate")
+    rows = [
+        [
+            name,
+            *(
+                f"{100 * told[figure]:.1f}"
+                for figure in ("mean_absolute_error", "mean_absolute_error_halfway", "margin")
+            ),
+            ", ".join(f"{target} {100 * error:.1f}" for target, error in told["by_target"].items()),
+        ]
+        for name, told in result["formulas"].items()
+    ]
+    head = ["formula", "mean absolute error, last round", "halfway", "nine of ten are within", "by target left out"]
+    return table(head, rows, result)
+
+
+def kills() -> str:
+    """Runs that were killed and resumed."""
+    result = load("kills")
+    rows = [[run["kind"], str(run["kills"]), str(run["equal"])] for run in result["runs"]]
+    return table(["runs on", "killed", "equal to an undisturbed run, bit for bit"], rows, result)
+
+
+def fuzz() -> str:
+    """What came of changed files, reader by reader."""
+    result = load("fuzz")
+    rows = [
+        [
+            name,
+            f"{told['minutes']:.0f} min",
+            *(f"{told.get(figure, 0):,}" for figure in ("files", "read", "refused")),
+            f"{told['peak_mib']} MiB",
+            str(len(told["failures"])),
+        ]
+        for name, told in result["readers"].items()
+    ]
+    return table(["reader", "time", "files", "read", "refused", "most memory", "anything else"], rows, result)
+
+
 def methods() -> str:
     """What `--method` can be."""
     rows = []
@@ -92,16 +217,20 @@ def methods() -> str:
     return table(["`--method`", "what it does", "paper"], rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"demo": demo, "features": features, "losses": losses, "methods": methods}
+TABLES: dict[str, Callable[..., str]] = {
+    each.__name__: each
+    for each in (demo, features, losses, methods, suite, method, oracle, selection, alarm, estimate, kills, fuzz)
+}
 
 
 def fill(text: str) -> str:
     """The text with every table written anew."""
 
     def written(match: re.Match[str]) -> str:
-        return f"<!-- table {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+        name, *about = match[1].split()
+        return f"<!-- table {match[1]} -->\n{TABLES[name](*about)}\n<!-- end -->"
 
-    return re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", written, text, flags=re.DOTALL)
+    return re.sub(r"<!-- table ([\w -]+) -->\n.*?<!-- end -->", written, text, flags=re.DOTALL)
 
 
 def main() -> int:
