@@ -1,7 +1,7 @@
 """Runs that are killed with SIGKILL at random moments and resumed: `python -m benchmarks.kills --kills 100`.
 
 Each run is killed once, then resumed to the end and compared with an undisturbed one. Half of the runs are on small
-images as the demonstration has them, half on feature vectors.
+images as the demonstration has them, half on feature vectors. The first write no page, which takes longer than they do.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from candapt.cli import main as candapt
 from candapt.demo import write_data
 
 KINDS = {
-    "demo": ["--rounds", "3", "--training.steps", "10", "--can.start_share", "0.5"],
+    "demo": ["--rounds", "3", "--training.steps", "10", "--can.start_share", "0.5", "--report", "false"],
     "features": ["--rounds", "4", "--training.steps", "25", "--training.settled", "0"],
 }
 """Flags by the kind of data."""
