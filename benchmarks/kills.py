@@ -1,7 +1,7 @@
 """Runs that are killed with SIGKILL at random moments and resumed: `python -m benchmarks.kills --kills 100`.
 
-Each run is killed once, then resumed to the end and compared with an undisturbed one. Half of the runs are on small
-images as the demonstration has them, half on feature vectors. The first write no page, which takes longer than they do.
+Each run is killed once, then resumed to the end and compared with an undisturbed one. Half of the runs are on images of
+the demonstration, a fifth of them, half on feature vectors. The first write no page, which takes longer than they do.
 """
 
 import argparse
@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.record import record
 from candapt.cli import main as candapt
-from candapt.demo import write_data
+from candapt.demo import enlarge, handwritten_digits, rendered_digits
 
 KINDS = {
-    "demo": ["--rounds", "3", "--training.steps", "10", "--can.start_share", "0.5", "--report", "false"],
+    "demo": ["--rounds", "4", "--training.steps", "15", "--can.start_share", "0.5", "--report", "false"],
     "features": ["--rounds", "4", "--training.steps", "25", "--training.settled", "0"],
 }
 """Flags by the kind of data."""
@@ -83,6 +83,14 @@ def outcome(out: Path) -> dict[str, Any]:
     }
 
 
+def write_images(folder: Path) -> None:
+    """A fifth of the demonstration's images."""
+    x, y = rendered_digits(400, 0)
+    np.savez(folder / "rendered.npz", x=enlarge(x), y=y)
+    x, _ = handwritten_digits()
+    np.savez(folder / "handwritten.npz", x=enlarge(x[::5]))
+
+
 def write_features(folder: Path) -> None:
     """Two domains of feature vectors: Gaussians, and the same ones moved and stretched."""
     random = np.random.default_rng(0)
@@ -95,11 +103,8 @@ def write_features(folder: Path) -> None:
 
 def measure(kind: str, kills: int, folder: Path, seed: int) -> dict[str, Any]:
     """Kill this many runs of one kind, each once."""
-    if kind == "demo":
-        write_data(folder / "data", 0)
-    else:
-        (folder / "data").mkdir()
-        write_features(folder / "data")
+    (folder / "data").mkdir()
+    (write_images if kind == "demo" else write_features)(folder / "data")
     data = [folder / "data" / "rendered.npz", folder / "data" / "handwritten.npz"]
     words: list[object] = ["adapt", *data, *KINDS[kind], "--checkpoint-minutes", CHECKPOINT_MINUTES]
     seconds = finish(*words, "--out", folder / "undisturbed")
