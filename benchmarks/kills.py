@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.record import record
 from candapt.cli import main as candapt
-from candapt.demo import enlarge, handwritten_digits, rendered_digits
+from candapt.data.digits import handwritten_digits, rendered_digits
+from candapt.demo import enlarge
 
 KINDS = {
     "demo": ["--rounds", "4", "--training.steps", "15", "--can.start_share", "0.5", "--report", "false"],
