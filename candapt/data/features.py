@@ -1,6 +1,7 @@
 """Domains from `.npz` files: `x` holds the samples, `y` their classes, `classes` the names if there are any."""
 
 import math
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,10 @@ def read_arrays(path: Path, *names: str) -> Arrays:
             members = [member for member in archive.infolist() if member.filename in {f"{name}.npy" for name in names}]
             _check_members(archive, members)
         with np.load(path, allow_pickle=False) as file:
-            return {name: np.asarray(file[name]) for name in names if name in file.files}
+            arrays = {name: np.asarray(file[name]) for name in names if name in file.files}
+        for name, array in arrays.items():
+            _check_text(array, name)
+        return arrays
     except Exception as error:  # damaged files make zipfile, zlib and numpy raise almost anything
         reason = shortened(str(error) or type(error).__name__)
         raise UserError(
@@ -66,6 +70,14 @@ def _declared(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded")
     return shape, dtype
+
+
+def _check_text(array: np.ndarray[Any, Any], name: str) -> None:
+    """Refuse text with numbers that no letter has, of which Python cannot make a string."""
+    if array.dtype.kind == "U" and array.size:
+        codes = np.ascontiguousarray(array).reshape(-1).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if codes.max() > sys.maxunicode:
+            raise ValueError(f"{name} holds numbers that are no letters")
 
 
 _HEADERS: dict[tuple[int, int], Any] = {

@@ -377,6 +377,15 @@ class TestFeatureFiles:
             with limits(memory=LITTLE), pytest.raises(UserError, match="another size than it has"):
                 labeled_feature_domain(path)
 
+    @pytest.mark.parametrize("order", ["<", ">"])
+    def test_text_is_made_of_letters(self, tmp_path: Path, order: str) -> None:
+        """Of a larger number than the last letter's, Python cannot make a string."""
+        classes = np.array([0x110000, ord("b")], dtype=f"{order}u4").tobytes()
+        members = {"x": npy((8, 3), data=bytes(96)), "y": npy((8,), "<i8", bytes(64))}
+        path = write_npz(tmp_path / "f.npz", **members, classes=npy((2,), f"{order}U1", classes))
+        with pytest.raises(UserError, match="classes holds numbers that are no letters"):
+            labeled_feature_domain(path)
+
     def test_a_bomb_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("candapt.data.features.memory", lambda: 2**24)
         content = npy((2**20, 4), data=bytes(2**24))
