@@ -79,6 +79,7 @@ def main() -> None:
         for seed in range(options.seeds)
         for task in options.tasks.split(",")
         for case in CASES
+        if case == "good" or seed == 0  # there are three kinds of failure, and all shall weigh about the same
     ]
     right = {case: [run["right"] for run in runs if run["case"] == case] for case in CASES}
     told = {case: {"right": sum(values), "of": len(values)} for case, values in right.items()}
