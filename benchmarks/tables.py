@@ -88,14 +88,9 @@ def suite(name: str) -> str:
     result = load(name)
     best = {column: max(statistics.mean(row["last"][column]) for row in result["rows"]) for column in result["columns"]}
     rows = [
-        [
-            row["name"],
-            *(_figure(row, column, best[column]) for column in result["columns"]),
-            f"{row['mean_seconds']:.0f} s",
-        ]
-        for row in result["rows"]
+        [row["name"], *(_figure(row, column, best[column]) for column in result["columns"])] for row in result["rows"]
     ]
-    return table([result["title"], *result["columns"], "time"], rows, result)
+    return table([result["title"], *result["columns"]], rows, result)
 
 
 def _figure(row: dict[str, Any], column: str, best: float) -> str:
