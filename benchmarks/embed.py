@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from benchmarks.record import record
-from candapt.commands import expected_images
+from candapt.commands.job import expected_images
 from candapt.console import counting
 from candapt.data.domains import Domain
 from candapt.data.images import ImageSamples, find_images

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import record
-from candapt.commands import Job, adapt
+from candapt.commands.adapt import adapt
+from candapt.commands.job import Job
 from candapt.console import show_log
 from candapt.presets import make_settings
 

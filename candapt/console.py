@@ -14,6 +14,9 @@ from candapt.training.loop import Record, Training
 from candapt.untrusted import printable
 
 console = Console(stderr=True)
+"""For messages and bars."""
+output = Console(highlight=False, soft_wrap=True)
+"""For what a command was asked to show."""
 log = logging.getLogger("candapt")
 
 

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from candapt.baseline import METHOD as BASELINE
 from candapt.baseline import Baseline, as_baseline
-from candapt.commands import Job, adapt, output
+from candapt.commands.adapt import adapt
+from candapt.commands.job import Job
+from candapt.console import output
 from candapt.data.digits import handwritten_digits, rendered_digits
 from candapt.evaluation.metrics import accuracy
 from candapt.presets import make_settings

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from candapt import commands
 from candapt.cli import main
+from candapt.commands import job
 from candapt.data import checking
 from tests.data.test_images import png_header, truncated_jpeg
 from tests.toy import QUICK
@@ -177,13 +177,13 @@ class TestChangesAfterTheCheck:
         reason: str,
         workers: int,
     ) -> None:
-        build = commands.initial_layers
+        build = job.initial_layers
 
         def damage_first(*arguments: object) -> object:
             damage(photos / "source" / "left" / "3.png")
             return build(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(commands, "initial_layers", damage_first)
+        monkeypatch.setattr(job, "initial_layers", damage_first)
         # With running statistics no domain is read whole before the first step, so the loader meets the file.
         adapt(photos, "--training.workers", workers, "--method", "source-only", code=2)
         last = capsys.readouterr().err.strip().splitlines()[-1]

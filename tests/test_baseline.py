@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from candapt import commands, demo
+from candapt import demo
 from candapt.adaptation import adapt
 from candapt.baseline import as_baseline, baseline_of, compare
-from candapt.commands import Job
+from candapt.commands.adapt import adapt as adapt_files
+from candapt.commands.job import Job
 from tests.toy import Toy, quick_settings
 
 
@@ -39,7 +40,7 @@ def test_it_is_the_source_only_run_of_the_same_start(toy: Toy, network: dict[str
 def test_training_is_not_disturbed_by_it(files: Path, tmp_path: Path) -> None:
     for name, baseline in (("with", True), ("without", False)):
         job = Job(files / "source.npz", files / "target.npz", quick_settings(), baseline=baseline)
-        commands.adapt(job, tmp_path / name)
+        adapt_files(job, tmp_path / name)
     predictions = [(tmp_path / name / "predictions.csv").read_bytes() for name in ("with", "without")]
     assert predictions[0] == predictions[1]
     told = json.loads((tmp_path / "with/summary.json").read_text())
@@ -55,7 +56,7 @@ def test_warnings_are_said_and_stored(toy: Toy, tmp_path: Path, caplog: pytest.L
     np.savez(tmp_path / "source.npz", x=toy.source_x, y=mixed)
     np.savez(tmp_path / "target.npz", x=toy.target_x, y=toy.target_y)
     job = Job(tmp_path / "source.npz", tmp_path / "target.npz", quick_settings(), target_labels=tmp_path / "target.npz")
-    commands.adapt(job, tmp_path / "run")
+    adapt_files(job, tmp_path / "run")
     told = json.loads((tmp_path / "run/summary.json").read_text())
     assert "inconsistent labels" in [finding["kind"] for finding in told["warnings"]]
     assert all(finding["sentence"] in caplog.text for finding in told["warnings"])
@@ -65,7 +66,7 @@ def test_warnings_are_said_and_stored(toy: Toy, tmp_path: Path, caplog: pytest.L
 def test_source_only_is_its_own_baseline(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("candapt.baseline.adapt", lambda *_, **__: pytest.fail("trained twice"))
     job = Job(files / "source.npz", files / "target.npz", quick_settings("source-only"))
-    commands.adapt(job, tmp_path / "run")
+    adapt_files(job, tmp_path / "run")
     assert json.loads((tmp_path / "run/summary.json").read_text())["source_only"]["same_predictions"] == 1
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 import candapt
 from candapt import DomainAdaptationClassifier
 from candapt.cli import main
+from candapt.cli.entry import COMMANDS
 from candapt.data.domains import Domain
 from candapt.methods import METHODS
 from candapt.presets import PRESETS, make_settings
@@ -250,7 +251,7 @@ class TestConfiguration:
         self, monkeypatch: pytest.MonkeyPatch, preset: str, method: str
     ) -> None:
         jobs: list[Any] = []
-        monkeypatch.setattr("candapt.commands.adapt", lambda job, out, **_: jobs.append(job))
+        monkeypatch.setattr("candapt.commands.adapt.adapt", lambda job, out, **_: jobs.append(job))
         run("adapt", "a.npz", "b.npz", "--method", method, "--preset", preset, "--out", "run")
         assert describe_settings(jobs[0].settings) == describe_settings(make_settings(method, preset=preset))
 
@@ -732,7 +733,7 @@ class TestHelp:
         def interrupt(arguments: list[str]) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setitem(candapt.cli.COMMANDS, "adapt", interrupt)
+        monkeypatch.setitem(COMMANDS, "adapt", interrupt)
         assert main(["adapt"]) == 130
         assert capsys.readouterr().err == "candapt: stopped.\n"
 

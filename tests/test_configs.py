@@ -19,7 +19,7 @@ FILTERED = {"office31-amazon-webcam", "office31-amazon-dslr"}
 def job(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What `candapt adapt` is asked to do with a configuration."""
     jobs: list[Any] = []
-    monkeypatch.setattr("candapt.commands.adapt", lambda job, out, **_: jobs.append(job))
+    monkeypatch.setattr("candapt.commands.adapt.adapt", lambda job, out, **_: jobs.append(job))
     assert main(["adapt", "SOURCE", "TARGET", "--config", str(CONFIGS / f"{name}.yaml"), "--out", "RUN"]) == 0
     return jobs[0]
 

@@ -261,8 +261,8 @@ def _read_config(folder: Path) -> None:
     """All of `candapt adapt --config FILE` up to the reading of the data."""
     words = ["adapt", "--config", str(folder / "c.yaml"), "--out", str(folder / "out")]
     with (
-        mock.patch("candapt.commands.adapt", lambda job, out, **_: check_settings(job.settings)),
-        mock.patch("candapt.cli.console", Console(file=io.StringIO())),
+        mock.patch("candapt.commands.adapt.adapt", lambda job, out, **_: check_settings(job.settings)),
+        mock.patch("candapt.cli.entry.console", Console(file=io.StringIO())),
     ):
         if cli.main(words) != 0:
             raise UserError("refused")

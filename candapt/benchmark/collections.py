@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from candapt import demo
-from candapt.commands import match_classes
 from candapt.console import counting
 from candapt.data import visda
 from candapt.data.checking import Progress
@@ -24,6 +23,7 @@ from candapt.data.digits import handwritten_digits, rendered_digits
 from candapt.data.domains import Domain, LabeledDomain, Task
 from candapt.data.features import Arrays, checked_samples, labeled_arrays, read_arrays
 from candapt.data.images import find_images, labeled_image_domain
+from candapt.data.inputs import match_classes
 from candapt.data.lists import labeled_list_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError

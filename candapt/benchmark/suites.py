@@ -20,7 +20,7 @@ from candapt.benchmark.collections import (
     domain_folders,
 )
 from candapt.benchmark.published import Published
-from candapt.commands import Job, image_settings
+from candapt.commands.job import Job, image_settings
 from candapt.data.inputs import is_feature_file
 from candapt.demo import DEMO
 from candapt.errors import UserError

@@ -105,6 +105,17 @@ def read_target_labels(path: Path, target: Domain, classes: tuple[str, ...], *, 
     return labels
 
 
+def match_classes(domain: LabeledDomain, classes: tuple[str, ...]) -> Tensor:
+    """The domain's labels as indices into `classes`, shape (n,); -1 for a class that is not among them."""
+    position = {name: index for index, name in enumerate(classes)}
+    known = torch.tensor([position.get(name, -1) for name in domain.classes])
+    if (known < 0).all():
+        raise UserError(
+            f"None of the classes {', '.join(domain.classes[:3])}, … is one of the model's: {', '.join(classes[:3])}, …"
+        )
+    return known[domain.labels]
+
+
 def unknown_classes(named: Sequence[str], classes: Sequence[str]) -> str:
     """The classes that are not among the known ones, by name and count; empty if there are none.
 

@@ -102,6 +102,28 @@ def expected_calibration_error(labels: Any, probabilities: Any, *, bins: int = 1
     return error, CalibrationBins(edges, counts, confidence, correct)
 
 
+def where_known(truth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels and values of those samples that have a label; the others have a negative one."""
+    known = truth >= 0
+    return truth[known], values[known]
+
+
+def measure(truth: Tensor, probabilities: Tensor) -> dict[str, Any]:
+    """All figures that need true labels; samples without one, or of an unknown class, are left out and counted."""
+    labels, known = where_known(truth, probabilities)
+    predicted = known.argmax(1)
+    calibration, bins = expected_calibration_error(labels, known)
+    return {
+        "accuracy": accuracy(labels, predicted),
+        "mean_class_accuracy": mean_class_accuracy(labels, predicted),
+        "calibration_error": calibration,
+        "calibration": bins.describe(),
+        "samples": len(labels),
+        "left_out": len(truth) - len(labels),
+        "confusion": confusion_matrix(labels, predicted, num_classes=probabilities.shape[1]).tolist(),
+    }
+
+
 def _class_indices(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
     """Both as int64 on the CPU, of the same shape (n,) with n > 0 and no negative index."""
     pair = tuple(torch.as_tensor(values).detach().cpu() for values in (labels, predictions))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from candapt.commands import Job, adapt
+from candapt.commands.adapt import adapt
+from candapt.commands.job import Job
 from candapt.evaluation.estimate import FORMULAS, Formula, estimate_accuracy, log_odds
 from candapt.evaluation.scores import SCORES
 from tests.toy import quick_settings

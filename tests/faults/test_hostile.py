@@ -27,7 +27,8 @@ from benchmarks.fuzzing.trial import limits
 from candapt import untrusted
 from candapt.adaptation import adapt
 from candapt.benchmark.runner import check_folder, read_stored
-from candapt.cli import main, read_config
+from candapt.cli import main
+from candapt.cli.config import read_config
 from candapt.data import decoding
 from candapt.data.decoding import read_image
 from candapt.data.domains import Domain

@@ -185,7 +185,7 @@ def test_a_benchmark_says_how_to_go_on(
         os.kill(os.getpid(), number)
         time.sleep(1)
 
-    monkeypatch.setattr("candapt.benchmark.runner.run", interrupted)
+    monkeypatch.setattr("candapt.commands.benchmark.run", interrupted)
     assert main(["benchmark", "demo", "--resume", "--out", str(tmp_path / "out")]) == code
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == "candapt: stopped; the same command goes on with the cells that are missing."

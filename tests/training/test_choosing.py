@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from candapt.adaptation import adapt
-from candapt.commands import Job, conclude
-from candapt.commands import adapt as adapt_files
+from candapt.commands.adapt import adapt as adapt_files
+from candapt.commands.job import Job
+from candapt.commands.summary import conclude
 from candapt.data.domains import Side
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Record, Training
