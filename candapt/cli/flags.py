@@ -9,11 +9,20 @@ from jsonargparse import ActionYesNo, ArgumentParser, set_parsing_settings
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
-def path_type(value: Any) -> Path | None:
+class _PathType:
     """A path as it was given. What the parser knows as one is read as YAML first, which not every name of a file is."""
-    if not isinstance(value, str | Path | None):
-        raise ValueError("not a path")
-    return None if value is None else Path(value)
+
+    def __call__(self, value: Any) -> Path | None:
+        """The path, or None if there is none."""
+        if not isinstance(value, str | Path | None):
+            raise ValueError("not a path")
+        return None if value is None else Path(value)
+
+    def __repr__(self) -> str:
+        return "path"  # as the help shows it
+
+
+path_type = _PathType()
 
 
 def make_parser(name: str, command: Callable[..., None]) -> ArgumentParser:
