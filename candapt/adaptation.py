@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
-    """Something that follows a training, for instance a progress bar or a run folder; it can steer nothing."""
+    """Something that follows a training, for instance a progress bar or a run folder; it can end it but not steer."""
 
     def on_step(self, done: int, planned: int) -> None:
         """After a step: steps done and planned in this round."""

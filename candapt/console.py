@@ -2,13 +2,23 @@
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from candapt.training.loop import Record, Training
 from candapt.untrusted import printable
@@ -68,6 +78,19 @@ def log_to(path: Path) -> Iterator[None]:
         handler.close()
 
 
+@contextmanager
+def quiet_trainings() -> Iterator[None]:
+    """Keep what single trainings say out of the log, warnings excepted."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("candapt.adaptation", "candapt.cache"))}
+    for logger in levels:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
 class TrainingBar:
     """A bar with the time left in a terminal; elsewhere the log lines alone tell how it goes."""
 
@@ -99,6 +122,56 @@ class TrainingBar:
         """Log the round."""
         self.round = int(record["round"]) + 1
         log.info("%s", describe_round(self.title, self.rounds, record))
+
+
+class SeriesBar:
+    """One bar over many trainings in a terminal; elsewhere a line for each of them."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        self.total, self.done, self.begun = total, done, done
+        self.started = time.perf_counter()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(
+            *columns,
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+            speed_estimate_period=3600,  # a training may take minutes
+        )
+        self.task = self.bar.add_task(title, total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def advance(self, share: float) -> None:
+        """Move the bar within a training."""
+        self.bar.update(self.task, completed=self.done + share)
+
+    def count(self, description: str) -> None:
+        """One training is done."""
+        self.done += 1
+        self.bar.update(self.task, completed=self.done, description=description)
+
+    @property
+    def time_left(self) -> str:
+        """How long the others will take if they take as long."""
+        seconds = (time.perf_counter() - self.started) / (self.done - self.begun) * (self.total - self.done)
+        return f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """A time for reading, to the second below two minutes and to the minute below two hours.
+
+    >>> duration(100), duration(1000), duration(10000)
+    ('100 s', '17 min', '2.8 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def describe_round(title: str, rounds: int, record: Record) -> str:

@@ -12,6 +12,10 @@ class UserError(ValueError):
     """
 
 
+class DivergedError(UserError):
+    """A training whose numbers went wrong; with other settings they may not."""
+
+
 _ADVICE = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room",

@@ -73,11 +73,11 @@ def make_settings(
     settings = Settings(method=method, seed=seed, adaptation=METHODS[method].Settings())
     for name, value in for_family(PRESETS[preset], [method]).items():
         if _has(settings, name):
-            settings = _changed(settings, name, value)
+            settings = change_setting(settings, name, value)
     for name, value in (changes or {}).items():
         if not _has(settings, name):
             raise UserError(f"There is no setting {name!r} for {method}: `candapt adapt --help` lists them.")
-        settings = _changed(settings, name, value)
+        settings = change_setting(settings, name, value)
     return settings
 
 
@@ -114,7 +114,14 @@ def _has(settings: Settings, name: str) -> bool:
     return owner is not None and field in {f.name for f in fields(owner)} - {"network", "training", "adaptation"}
 
 
-def _changed(settings: Settings, name: str, value: Any) -> Settings:
+def read_setting(settings: Settings, name: str) -> Any:
+    """The value of a setting by its flag's name."""
+    group, field = _parts(settings, name)
+    return getattr(getattr(settings, group) if group else settings, field)
+
+
+def change_setting(settings: Settings, name: str, value: Any) -> Settings:
+    """The settings with another value of one, by its flag's name."""
     group, field = _parts(settings, name)
     if not group:
         return replace(settings, **{field: value})

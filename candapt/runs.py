@@ -23,6 +23,10 @@ from candapt.untrusted import read_json, shortened
 PACKAGES = ("candapt", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn")
 ORIGIN = "checkpoints/origin.json"
 """What a run was started with, beside the checkpoints, which are only good with it."""
+LEFT_OUT = "left-out.csv"
+"""Image files that do not decode."""
+TUNING = "tuning.json"
+"""What `candapt tune` was started with; its folder holds a config.yaml too, but no run."""
 
 
 class RunFolder:
@@ -43,7 +47,8 @@ class RunFolder:
     @staticmethod
     def _check_free(path: Path) -> None:
         if path.is_dir() and any(entry.name != LOCK for entry in path.iterdir()):
-            unfinished = (path / "config.yaml").is_file() and not RunFolder(path).complete
+            begun = (path / "config.yaml").is_file() and not (path / TUNING).exists()
+            unfinished = begun and not RunFolder(path).complete
             hint = "--resume to go on with the run in it, or " if unfinished else ""
             raise UserError(
                 f"{str(path)!r} already holds files: give {hint}another folder by --out; nothing was changed."
@@ -88,11 +93,9 @@ class RunFolder:
         names = {entry.name.removesuffix(".part") for entry in path.iterdir()}
         if "config.yaml" not in names and names - {LOCK, "log.txt", "checkpoints"}:
             raise UserError(f"{str(path)!r} holds no run (no config.yaml): give a folder made by `candapt adapt`.")
-        for entry in sorted(path.rglob("*")):
-            if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
-                kind = "a link" if entry.is_symlink() else "no plain file"
-                name = str(entry.relative_to(path))
-                raise UserError(f"{name!r} in {str(path)!r} is {kind}, which no run makes: put the file itself there.")
+        if TUNING in names:
+            raise UserError(f"{str(path)!r} holds trials of `candapt tune` and no run: give another folder by --out.")
+        refuse_links(path)
 
     @classmethod
     def _reopen(cls, path: Path) -> "RunFolder":
@@ -141,13 +144,21 @@ class RunFolder:
     def write_broken(self, broken: Sequence[tuple[Path, str]]) -> None:
         """List the image files that were left out, if there are any."""
         if broken:
-            path = self.path / "left-out.csv"
-            with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            with (self.path / LEFT_OUT).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
                 csv.writer(file).writerows([("path", "reason"), *((str(name), reason) for name, reason in broken)])
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The outcome in short."""
         write_json(self.path / "summary.json", summary)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse links and pipes in a folder that is to be written to: they may lead out of it, or never end."""
+    for entry in sorted(folder.rglob("*")):
+        if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+            kind = "a link" if entry.is_symlink() else "no plain file"
+            name = str(entry.relative_to(folder))
+            raise UserError(f"{name!r} in {str(folder)!r} is {kind}, which no run makes: put the file itself there.")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -713,7 +713,7 @@ class TestHelp:
         run(word)
         assert capsys.readouterr().out.startswith("candapt ")
 
-    @pytest.mark.parametrize("command", ["demo", "adapt", "predict", "evaluate"])
+    @pytest.mark.parametrize("command", ["demo", "adapt", "predict", "evaluate", "tune"])
     def test_commands(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as leaving:
             main([command, "--help"])

@@ -35,6 +35,9 @@ from candapt.report.collect import read_run
 from candapt.runs import describe_settings
 from candapt.training.checkpoint import DamagedError, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
+from candapt.tuning.search import Search, propose
+from candapt.tuning.space import Range
+from candapt.tuning.trials import TuningFolder, best_of
 
 WIDTH, CLASSES = 6, 3
 QUICK: dict[str, Any] = {
@@ -304,6 +307,27 @@ def _read_cell(folder: Path) -> None:
     read_stored(folder / "cell.json", {"row": "can", "task": {"name": "a"}, "settings": {"seed": 0}})
 
 
+_SEARCH = Search(make_settings("can"), {"can.weight": Range(0.03, 3, log=True)}, "class_ami")
+
+
+def _trials_seeds() -> list[bytes]:
+    made = [
+        {"number": 0, "state": "complete", "scores": [None, 0.5], "seconds": 1.5, "score": 0.5, "round": 1},
+        {"number": 1, "state": "pruned", "scores": [0.4], "seconds": 0.5, "score": None, "round": None},
+        {"number": 2, "state": "failed", "scores": [], "seconds": 0.1, "reason": "no numbers"},
+    ]
+    told = [trial | {"settings": {"can.weight": 0.3}} for trial in made]
+    return [json.dumps({"trials": told[:count]}).encode() for count in (1, 3)]
+
+
+def _read_trials(folder: Path) -> None:
+    """As `candapt tune --resume` does."""
+    trials = TuningFolder(folder).read_trials(_SEARCH.space)
+    if trials:
+        best_of(trials, _SEARCH.score)
+    propose(_SEARCH, trials)
+
+
 READERS: dict[str, Reader] = {
     "images": Reader("i.png", _image_seeds, _read_images, (mutation.change_bytes, mutation.change_png)),
     "features": Reader(
@@ -358,6 +382,7 @@ READERS: dict[str, Reader] = {
     ),
     "image-list": Reader("list.txt", _list_seeds, _read_list, beside=_listed_images),
     "cell": Reader("cell.json", _cell_seeds, _read_cell, (mutation.change_bytes, mutation.change_json)),
+    "trials": Reader("trials.json", _trials_seeds, _read_trials, (mutation.change_bytes, mutation.change_json)),
     "config": Reader("c.yaml", _config_seeds, _read_config, (mutation.change_bytes, mutation.change_yaml)),
 }
 """By name."""

@@ -5,9 +5,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
 from candapt.benchmark.results import is_complete, summarize, timing
 from candapt.benchmark.tables import TABLES
-from candapt.console import counting, show_log
+from candapt.console import counting, quiet_trainings, show_log
 from candapt.errors import UserError
 from candapt.files import write_atomically
 from candapt.locks import locked, refuse_if_locked
@@ -129,10 +129,10 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
 
 def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> None:
     """Run cells one by one or in parallel; one that fails does not stop the others."""
-    with _quiet():
+    with quiet_trainings():
         check_data(plan, missing)
     fill_cache(plan, missing)
-    with _quiet():
+    with quiet_trainings():
         failed: list[tuple[Cell, UserError]] = []
         with SuiteBar(len(plan.cells), len(plan.cells) - len(missing)) as bar:
             running = _in_turn(plan, missing, out, bar) if jobs == 1 else _in_parallel(plan, missing, out, jobs)
@@ -260,19 +260,6 @@ def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, 
             part.write_text(render(results), encoding="utf-8", errors="backslashreplace")
     write_page(out / PAGE, benchmark_page(results, stored))
     return results
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what single trainings say out of the log, warnings excepted."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("candapt.adaptation", "candapt.cache"))}
-    for logger in levels:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from candapt.cli.embed import embed
 from candapt.cli.explanation import explain
 from candapt.cli.inference import evaluate, predict
 from candapt.cli.report import report
+from candapt.cli.tune import tune
 from candapt.console import console, show_log
 from candapt.errors import UserError, trouble
 from candapt.interruption import Interrupted
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "predict": predict,
     "evaluate": evaluate,
     "report": report,
+    "tune": tune,
     "embed": embed,
     "cache": cache,
     "benchmark": benchmark,

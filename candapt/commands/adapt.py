@@ -93,7 +93,7 @@ def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, ba
 
     task, truth = inputs.task, inputs.truth
     found = describe_data(task, *inputs.checks)
-    run.write_broken([item for check in inputs.checks if check for item in check.broken])
+    run.write_broken(inputs.broken)
     for sentence in sentences(task, found):
         log.info("%s", sentence)
     mapper = Mapper(run.path, job.map_points) if job.report else None

@@ -65,6 +65,11 @@ class Inputs:
     layers: Layers
     cache: ActivationCache
 
+    @property
+    def broken(self) -> list[tuple[Path, str]]:
+        """Image files that do not decode, and why."""
+        return [item for check in self.checks if check for item in check.broken]
+
 
 def read_inputs(job: Job) -> Inputs:
     """Read what a job names, and refuse what does not fit together."""

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from candapt.clustering import label_change
 from candapt.data.domains import Domain, Side, Task, part_of
-from candapt.errors import UserError
+from candapt.errors import DivergedError, UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
 from candapt.evaluation.selection import LAST, Choice, merit, value_of
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
@@ -110,7 +110,9 @@ class Training:
             part.steps, part.seconds = step + 1, time.perf_counter() - started
             on_step(part.steps, len(draws))
         if part.skipped == len(draws):
-            raise UserError(f"Every step of round {state.round + 1} was skipped, since no loss or gradient was finite.")
+            raise DivergedError(
+                f"Every step of round {state.round + 1} was skipped, since no loss or gradient was finite."
+            )
         facts = cluster_facts(state.clusters, part.previous)
         return {
             "round": state.round,
@@ -228,7 +230,7 @@ class Training:
         place = f"In round {self.state.round + 1}, step {step + 1} {error}; the batch holds "
         place += describe_samples(self.task, draw)
         if self.settings.training.on_nonfinite == "stop":
-            raise UserError(
+            raise DivergedError(
                 f"{place}: lower --training.learning_rate, look for extreme values there, or give --on-nonfinite skip."
             ) from None
         self.state.part.skipped += 1

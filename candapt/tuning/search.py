@@ -1,0 +1,141 @@
+"""The search itself: Optuna proposes settings, a training tries them.
+
+Optuna keeps nothing between two trials. For each one it is given all trials that have ended and a seed made of the
+search's seed and the trial's number, so a search that was killed goes on exactly as if it had not been.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from candapt.adaptation import adapt
+from candapt.data.domains import Task
+from candapt.errors import DivergedError
+from candapt.evaluation.scores import SCORES
+from candapt.evaluation.selection import value_of
+from candapt.network.build import Layers
+from candapt.presets import read_setting
+from candapt.randomness import derive_seed
+from candapt.settings import Settings
+from candapt.training.loop import Record, Training
+from candapt.tuning.space import Range, apply
+from candapt.tuning.trials import Trial
+
+STARTUP = 5
+"""Trials before settings are proposed by what the others showed, and before any is pruned."""
+PRUNED_AFTER = 1 / 3
+"""Share of the rounds in which no trial is pruned: early rounds tell little."""
+
+_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and by what."""
+
+    settings: Settings
+    """What the search starts from, and what stays."""
+    space: Mapping[str, Range]
+    score: str
+
+    @property
+    def start(self) -> dict[str, float]:
+        """The values of the first trial."""
+        return {name: read_setting(self.settings, name) for name in self.space}
+
+    def describe(self) -> dict[str, object]:
+        """As plain values, to tell whether a search is the same one."""
+        return {"score": self.score, "searched": {name: [r.low, r.high, r.log] for name, r in self.space.items()}}
+
+
+def propose(search: Search, trials: Sequence[Trial]) -> optuna.Trial:
+    """The next trial: first the settings to start from, then at random, then what looks promising."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it would say is on our bar
+    seed = derive_seed(search.settings.seed, "trial", len(trials)) % 2**32
+    study = optuna.create_study(
+        direction="maximize" if SCORES[search.score].higher_is_better else "minimize",
+        sampler=optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed),
+        pruner=optuna.pruners.MedianPruner(STARTUP, int(search.settings.rounds * PRUNED_AFTER)),
+    )
+    distributions = {name: _distribution(limits) for name, limits in search.space.items()}
+    for trial in trials:
+        study.add_trial(
+            create_trial(
+                state=_STATES[trial.state],
+                value=trial.score,
+                params=trial.settings,
+                distributions=distributions,
+                intermediate_values={at: value for at, value in enumerate(trial.scores) if value is not None},
+            )
+        )
+    if not trials:
+        study.enqueue_trial(search.start)
+    return study.ask(distributions)
+
+
+def _distribution(limits: Range) -> BaseDistribution:
+    if limits.whole:
+        return IntDistribution(int(limits.low), int(limits.high), log=limits.log)
+    return FloatDistribution(limits.low, limits.high, log=limits.log)
+
+
+def run_trial(
+    search: Search, trials: Sequence[Trial], task: Task, layers: Layers, advance: Callable[[float], None]
+) -> Trial:
+    """Train once with proposed settings.
+
+    Args:
+        search: what is searched.
+        trials: those that have ended.
+        task: through the frozen layers already.
+        layers: the network that every trial starts from.
+        advance: told the share of the rounds that is done.
+    """
+    proposed = propose(search, trials)
+    values = {name: proposed.params[name] for name in search.space}
+    settings, reporter = apply(search.settings, values), _Reporter(search, proposed, advance)
+    own, started = replace(layers, network=copy.deepcopy(layers.network), frozen=None), time.perf_counter()
+    ended: dict[str, Any]
+    try:
+        ended = _outcome(adapt(task, settings, layers=own, watcher=reporter).record, search.score)
+    except optuna.TrialPruned:
+        ended = {"state": "pruned"}
+    except DivergedError as error:
+        ended = {"state": "failed", "reason": str(error)}
+    seconds = round(time.perf_counter() - started, 2)
+    return Trial(len(trials), settings=values, scores=tuple(reporter.scores), seconds=seconds, **ended)
+
+
+def _outcome(record: Record, score: str) -> dict[str, Any]:
+    """What is known of a training that came to its end, by the record of the round that it keeps."""
+    value = value_of(record, score)
+    if value is None:
+        return {"state": "failed", "reason": f"there is no score {score} of it."}
+    return {"state": "complete", "score": value, "round": int(record["round"])}
+
+
+class _Reporter:
+    """Tells Optuna the score of each round, and ends a trial that does worse than most."""
+
+    def __init__(self, search: Search, proposed: optuna.Trial, advance: Callable[[float], None]) -> None:
+        self.search, self.proposed, self.advance = search, proposed, advance
+        self.scores: list[float | None] = []
+
+    def on_step(self, done: int, planned: int) -> None:
+        """Move the bar."""
+        self.advance((len(self.scores) + done / planned) / self.search.settings.rounds)
+
+    def on_round(self, training: Training, record: Record) -> None:
+        """Report; rounds that only prepare the alignment are not judged."""
+        value = None if record.get("warmup") else value_of(record, self.search.score)
+        self.scores.append(value)
+        if value is not None:
+            self.proposed.report(value, len(self.scores) - 1)
+            if len(self.scores) < self.search.settings.rounds and self.proposed.should_prune():
+                raise optuna.TrialPruned
