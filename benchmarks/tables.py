@@ -186,6 +186,17 @@ def kills() -> str:
     return table(["runs on", "killed", "equal to an undisturbed run, bit for bit"], rows, result)
 
 
+def tune() -> str:
+    """What a search found, by its score and by the labels that it never saw."""
+    result = load("tune")
+    rows = [
+        [name, str(told["trial"]), f"{told['score']:.4f}", f"{told['oracle_accuracy']:.1%}"]
+        for name, told in ((name, result[name]) for name in ("defaults", "winner"))
+    ]
+    head = [f"{result['trials']} trials, {result['pruned']} pruned, killed {result['kills']} times", "trial"]
+    return table([*head, f"`{result['score']}`", "oracle accuracy"], rows, result)
+
+
 def fuzz() -> str:
     """What came of changed files, reader by reader."""
     result = load("fuzz")
@@ -214,7 +225,7 @@ def methods() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each
-    for each in (demo, features, losses, methods, suite, method, oracle, selection, alarm, estimate, kills, fuzz)
+    for each in (demo, features, losses, methods, suite, method, oracle, selection, alarm, estimate, kills, tune, fuzz)
 }
 
 
