@@ -369,7 +369,6 @@ class TestFeatureFiles:
             npy((2, 3), data=bytes(28)),
             npy((10**9, 3), "<U0"),
             npy((10**9, 3), "|S0"),
-            npy((10**9, 3), "|V0"),
         ],
     )
     def test_a_header_cannot_ask_for_memory(self, tmp_path: Path, content: bytes) -> None:
@@ -385,6 +384,14 @@ class TestFeatureFiles:
         members = {"x": npy((8, 3), data=bytes(96)), "y": npy((8,), "<i8", bytes(64))}
         path = write_npz(tmp_path / "f.npz", **members, classes=npy((2,), f"{order}U1", classes))
         with pytest.raises(UserError, match="classes holds numbers that are no letters"):
+            labeled_feature_domain(path)
+
+    @pytest.mark.parametrize("kind", ["<m8[s]", "<M8[D]", "|V8"])
+    @pytest.mark.parametrize("name", ["x", "y", "classes"])
+    def test_only_numbers_and_text_are_read(self, tmp_path: Path, name: str, kind: str) -> None:
+        members = {"x": npy((8, 3), data=bytes(96)), "y": npy((8,), "<i8", bytes(64))}
+        path = write_npz(tmp_path / "f.npz", **(members | {name: npy((8,), kind, bytes(64))}))
+        with pytest.raises(UserError, match="neither numbers nor text"):
             labeled_feature_domain(path)
 
     def test_a_bomb_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
