@@ -23,9 +23,7 @@ from candapt.report.comparison import agreement, distinct_names
 from candapt.report.page import script_json
 from candapt.report.run_page import run_page
 from tests.benchmark.made import made_results
-from tests.report.words import FLAGS, HOSTILE
-
-SECTIONS = ("verdict", "trust", "course", "map", "classes", "gallery", "settings")
+from tests.report.words import FLAGS, HOSTILE, SECTIONS
 
 
 class Elements(HTMLParser):
