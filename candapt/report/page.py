@@ -34,7 +34,7 @@ class Table:
     """Rows that stand back behind the one above them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Points:
     """What the page tells of the points of a map."""
 
@@ -57,12 +57,11 @@ def render(
         points: by the key of the map that they are on.
         context: what else the template shows.
     """
+    told = list({id(each): each for each in (points or {}).values()}.values())  # the maps of a run have the same
     drawn = {
         "charts": {chart.key: chart.figure for chart in charts},
-        "points": {
-            key: {"classes": list(each.classes), "items": each.items, "thumbnails": each.thumbnails}
-            for key, each in (points or {}).items()
-        },
+        "points": [vars(each) for each in told],
+        "maps": {key: told.index(each) for key, each in (points or {}).items()},
     }
     scripts = [_asset("plotly-cartesian.min.js"), _asset("page.js")] if charts else []
     return (

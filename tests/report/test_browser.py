@@ -111,7 +111,7 @@ def test_photographs_of_office31(browser: Any, office31: Path, width: int) -> No
         assert pictures.count() >= 24 + 31
         assert pictures.evaluate_all("(images) => images.every((each) => each.complete && each.naturalWidth >= 64)")
         told = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
-        assert len(told["points"]["map-after"]["thumbnails"]) == 124
+        assert len(told["points"][0]["thumbnails"]) == 124
 
 
 def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, image_run: Path) -> None:
