@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,7 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
         log.warning(
             "Some stored cells were made with other versions of candapt or its libraries; the results list them."
         )
-    if missing:
-        claim(out)
-    with locked(out):
+    with claimed(out):
         if missing:
             run_missing(plan, missing, out, jobs)
         stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
@@ -102,12 +100,21 @@ def check_folder(out: Path, suite_name: str) -> None:
         raise UserError(f"{str(out)!r} holds results of the suite {before}: give another folder by --out.")
 
 
-def claim(out: Path) -> None:
-    """Make the folder."""
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Make the folder and keep other processes from writing there; if nothing comes of it, it is removed again."""
+    new = not out.exists()
     try:
-        (out / "cells").mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another folder by --out.") from None
+    try:
+        with locked(out):
+            yield
+    finally:
+        if new:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
 
 
 def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
