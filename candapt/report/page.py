@@ -17,7 +17,7 @@ from markupsafe import Markup
 from candapt.errors import UserError
 from candapt.files import write_atomically
 from candapt.report.plots import Chart
-from candapt.report.words import number, readable
+from candapt.report.words import number, readable, sureness
 from candapt.runs import versions
 
 
@@ -39,8 +39,8 @@ class Points:
     """What the page tells of the points of a map."""
 
     classes: Sequence[str]
-    items: Sequence[tuple[str, int, float | None]]
-    """Name, class, and confidence where the class was predicted, of each point."""
+    items: Sequence[tuple[str, int, str | None]]
+    """Name, class, and confidence in words where the class was predicted, of each point."""
     thumbnails: Mapping[int, str] = field(default_factory=dict)
     """Data URIs by point."""
 
@@ -122,7 +122,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"readable": readable, "number": number}
+    made.filters |= {"readable": readable, "number": number, "sureness": sureness}
     return made
 
 

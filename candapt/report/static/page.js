@@ -54,8 +54,7 @@
     const title = document.createElement("b");
     title.textContent = points.classes[label] ?? "no class";
     const rest = document.createElement("span");
-    const sure = confidence === null ? "source, labelled" : `target, predicted, ${(100 * confidence).toFixed(1)}% sure`;
-    rest.textContent = sure;
+    rest.textContent = confidence === null ? "source, labelled" : `target, predicted, ${confidence} sure`;
     const file = document.createElement("span");
     file.textContent = name;
     card.append(title, rest, file);
