@@ -82,6 +82,15 @@ def losses() -> str:
     return table(["discrepancy, forward and backward", "ours", "loop over pairs", "ratio"], rows, result)
 
 
+def report() -> str:
+    """What a page of photographs takes."""
+    result = load("report")
+    spent = [result["seconds"][name] for name in ("map", "page")]
+    cells = [f"{each['clock']:.0f} s, {each['core']:.0f} s on a core" for each in spent]
+    rows = [[result["task"], f"{sum(result['images'].values()):,}", *cells, f"{result['megabytes']:.1f} MB"]]
+    return table(["run", "images", "both maps", "`candapt report`", "size"], rows, result)
+
+
 def methods() -> str:
     """What `--method` can be."""
     rows = []
@@ -92,7 +101,13 @@ def methods() -> str:
     return table(["`--method`", "what it does", "paper"], rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"demo": demo, "features": features, "losses": losses, "methods": methods}
+TABLES: dict[str, Callable[[], str]] = {
+    "demo": demo,
+    "features": features,
+    "losses": losses,
+    "report": report,
+    "methods": methods,
+}
 
 
 def fill(text: str) -> str:
