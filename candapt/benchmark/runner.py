@@ -5,10 +5,12 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
-from multiprocessing.synchronize import Event
+from ctypes import c_byte
 from pathlib import Path
 from typing import Any
 
@@ -183,19 +185,25 @@ def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Out
 
 def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Outcomes:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.Event()
+    # A bare number: an event would wait for ever for a worker that was killed while it listened.
+    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.RawValue("b", 0)
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads, stop)) as pool:
         try:
             running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
             for done in as_completed(running):
                 yield running[done], done.result()
+        except BrokenProcessPool:
+            raise UserError(
+                "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; the "
+                "same command goes on with the cells that are missing."
+            ) from None
         except BaseException:  # interrupted, or nobody listens any more: the workers need not finish
             pool.shutdown(wait=False, cancel_futures=True)
-            stop.set()
+            stop.value = 1
             raise
 
 
-def _begin(threads: int, stop: Event) -> None:
+def _begin(threads: int, stop: c_byte) -> None:
     """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the starter decides
@@ -204,8 +212,8 @@ def _begin(threads: int, stop: Event) -> None:
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
-        while not stop.wait(1) and parent is not None and parent.is_alive():
-            pass
+        while not stop.value and parent is not None and parent.is_alive():
+            time.sleep(1)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,5 +1,8 @@
 import json
+import multiprocessing
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +222,23 @@ def test_a_frozen_backbone_looks_at_each_image_once(
     assert len(made) == len(set(made)) == 6  # two domains, three views
     run(plan((0, 1)), tmp_path / "out")
     assert len(made) == 6
+
+
+def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp_path: Path) -> None:
+    plan = planned(tasks=("A→W",), rounds=10**6, training__settled=0)  # until it is killed
+
+    def kill() -> None:
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.1)
+        time.sleep(5)  # it has begun by then, and listens
+        workers[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(UserError, match="was ended from outside, perhaps since memory ran out: give fewer --jobs"):
+        run(plan, tmp_path / "out", jobs=2)
+    killer.join()
+    assert not multiprocessing.active_children()
 
 
 def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:
