@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from candapt.benchmark.examiner import Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
 from candapt.benchmark.results import is_complete, summarize, timing
+from candapt.benchmark.saving import CellCheckpoints
 from candapt.benchmark.tables import TABLES
 from candapt.console import counting, show_log
 from candapt.errors import UserError
@@ -74,6 +76,8 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
             "Some stored cells were made with other versions of candapt or its libraries; the results list them."
         )
     with claimed(out):
+        for cell in set(plan.cells) - set(missing):  # a kill may have come before this
+            shutil.rmtree(cell.saved(out), ignore_errors=True)
         if missing:
             run_missing(plan, missing, out, jobs)
         stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
@@ -223,23 +227,27 @@ def _run_and_store(
     plan: Plan, cell: Cell, out: Path, advance: Callable[[float], None] = lambda share: None
 ) -> Stored | UserError:
     """Run a cell and write its file; what the user can put right is returned and not raised."""
+    path, saved = cell.path(out), cell.saved(out)
     try:
-        stored = run_cell(plan, cell, advance)
+        stored = run_cell(plan, cell, advance, saved=saved)
     except UserError as error:
         return UserError(str(error))
-    path = cell.path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, stored)
+    shutil.rmtree(saved, ignore_errors=True)
     return stored
 
 
-def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None) -> Stored:
+def run_cell(
+    plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None, *, saved: Path | None = None
+) -> Stored:
     """Train once and measure after each round.
 
     Args:
         plan: what the cell is of.
         cell: what to train.
         advance: told the share of the training that is done.
+        saved: folder for checkpoints, from which the training goes on if there are any.
     """
     problem = plan.collection.problem(cell.task.source, cell.task.target, cell.seed)
     settings, task = cell.settings, problem.task
@@ -250,7 +258,10 @@ def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda s
     classes = task.source.classes if plan.suite.by_class else ()
     examiner = Examiner(problem.truth, measured, classes, advance)
     images = plan.collection.images
-    adapted = adapt(task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache)
+    checkpoints = CellCheckpoints(saved, plan.identity(cell), examiner) if saved else None
+    adapted = adapt(
+        task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache, checkpoints=checkpoints
+    )
     return {
         **plan.identity(cell),
         "samples": {"source": task.source.size, "target": task.target.size, "measured": examiner.samples},
