@@ -34,6 +34,7 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks.demo
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.features; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.embed; fi
+	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.report; fi
 	$(BIN)/python -m benchmarks.tables
 
 wheel: $(READY)

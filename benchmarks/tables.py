@@ -213,6 +213,15 @@ def fuzz() -> str:
     return table(["reader", "time", "files", "read", "refused", "most memory", "anything else"], rows, result)
 
 
+def report() -> str:
+    """What a page of photographs takes."""
+    result = load("report")
+    spent = [result["seconds"][name] for name in ("map", "page")]
+    cells = [f"{each['clock']:.0f} s, {each['core']:.0f} s on a core" for each in spent]
+    rows = [[result["task"], f"{sum(result['images'].values()):,}", *cells, f"{result['megabytes']:.1f} MB"]]
+    return table(["run", "images", "both maps", "`candapt report`", "size"], rows, result)
+
+
 def methods() -> str:
     """What `--method` can be."""
     rows = []
@@ -225,7 +234,22 @@ def methods() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each
-    for each in (demo, features, losses, methods, suite, method, oracle, selection, alarm, estimate, kills, tune, fuzz)
+    for each in (
+        demo,
+        features,
+        losses,
+        methods,
+        suite,
+        method,
+        oracle,
+        selection,
+        alarm,
+        estimate,
+        kills,
+        tune,
+        fuzz,
+        report,
+    )
 }
 
 

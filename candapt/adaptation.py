@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -216,8 +217,13 @@ def check_settings(settings: Settings) -> None:
 def make_fabric(training: TrainingSettings) -> Fabric:
     """The device and the number format of a training."""
     try:
-        return Fabric(accelerator=training.accelerator, devices=1, precision=training.precision)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # it is refused here
+            fabric = Fabric(accelerator=training.accelerator, devices=1, precision=training.precision)
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: take auto or cpu."
         ) from error
+    if training.precision == "16-mixed" and fabric.device.type == "cpu":
+        raise UserError("training.precision is '16-mixed', which needs a GPU: take bf16-mixed or 32-true.")
+    return fabric

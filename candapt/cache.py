@@ -21,7 +21,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from torch import nn
 
 from candapt.data.cached import CachedSamples
@@ -29,8 +28,10 @@ from candapt.data.domains import Domain, Samples
 from candapt.errors import UserError
 from candapt.files import write_atomically
 from candapt.frozen import CHUNK, FrozenSamples
+from candapt.locks import locked
 from candapt.network.build import Layers
 from candapt.randomness import derive_seed
+from candapt.untrusted import size_in_words
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ FORMAT = 1
 EVALUATION = "evaluation"
 """Name of the evaluation view."""
 
+readable = size_in_words  # the commands know it by this name
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 
@@ -90,32 +92,22 @@ class Entry:
         note = self.folder / "about.json"
         return (note if note.exists() else self.folder).stat().st_mtime
 
-    def open(self, about: dict[str, Any]) -> None:
-        """Make the folder if there is none, and note that it is used."""
+    @contextmanager
+    def opened(self, about: dict[str, Any]) -> Iterator[None]:
+        """Make the folder if there is none, note that it is used, and keep other processes from writing there."""
+        note = self.folder / "about.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with write_atomically(self.folder / "about.json") as part:
-                part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            note.touch()
         except OSError as error:
             raise UserError(
                 f"The cache {str(self.folder.parent)!r} cannot be written ({error.strerror}): name another by --cache."
             ) from None
-
-    @contextmanager
-    def locked(self, *, wait: bool) -> Iterator[None]:
-        """Keep other processes from writing here; the lock ends with the process that holds it, however that ends."""
-        lock = FileLock(self.folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            if not wait:
-                raise UserError(f"The cache {str(self.folder)!r} is being written: wait until that ends.") from None
-            log.info("Waiting for another process, which is making the same cache.")
-            lock.acquire()
-        try:
+        with locked(self.folder, wait=True):
+            if not self.about:
+                with write_atomically(note) as part:
+                    part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             yield
-        finally:
-            lock.release()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +214,7 @@ class ActivationCache:
     @staticmethod
     def remove(entry: Entry) -> None:
         """Delete an entry, unless someone is writing it."""
-        with entry.locked(wait=False):
+        with locked(entry.folder):
             shutil.rmtree(entry.folder)
 
     def require_room(self, layers: Layers, *domains: Domain) -> None:
@@ -253,8 +245,7 @@ class ActivationCache:
                 progress(done, total)
 
         for view in views:
-            view.entry.open(_about(layers, view))
-            with view.entry.locked(wait=True):
+            with view.entry.opened(_about(layers, view)):
                 if not view.is_complete():
                     view.make(layers.frozen, count)
         paths = [[view.path for view in of_domain] for of_domain in plan]
@@ -280,13 +271,13 @@ class ActivationCache:
             return ""
         needed = sum(view.missing for view in missing)
         images = sum({view.entry: len(view.samples) for view in missing}.values())
-        told = f"{readable(needed)} for {images:,} images × {len({view.name for view in missing})} views"
+        told = f"{size_in_words(needed)} for {images:,} images × {len({view.name for view in missing})} views"
         existing = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free = shutil.disk_usage(existing).free
         if needed > free:
             raise UserError(
-                f"The cache needs {told}, but {str(existing)!r} has only {readable(free)} free: name another folder by "
-                "--cache, make room by `candapt cache clear`, or ask for fewer --network.views."
+                f"The cache needs {told}, but {str(existing)!r} has only {size_in_words(free)} free: name another "
+                "folder by --cache, make room by `candapt cache clear`, or ask for fewer --network.views."
             )
         return told
 
@@ -296,17 +287,6 @@ def default_folder() -> Path:
     if chosen := os.environ.get("CANDAPT_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "candapt"
-
-
-def readable(size: float) -> str:
-    """Bytes in the unit that reads best.
-
-    >>> readable(3_260_000_000), readable(999), readable(12_000)
-    ('3.3 GB', '999 B', '12 KB')
-    """
-    units = ("B", "KB", "MB", "GB")
-    power = min(len(units) - 1, int(math.log(max(size, 1), 1000)))
-    return f"{size / 1000**power:.{1 if power > 2 else 0}f} {units[power]}"
 
 
 def _about(layers: Layers, view: View) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,15 +27,26 @@ log = logging.getLogger(__name__)
 NAME = ".lock"
 _held: set[int] = set()
 """Open files of the locks that this process holds."""
+PAUSE = 0.1
+"""Seconds between two looks at a lock that is waited for."""
 _FAR = 1 << 30
 """Windows keeps others from reading the bytes that are locked, so a byte far behind the text is."""
 
 
+class LockedError(UserError):
+    """Someone else is writing to a folder; the message says who."""
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to an existing folder."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from writing to an existing folder.
+
+    Args:
+        folder: where nobody else shall write.
+        wait: until whoever writes there now has ended; else that is refused.
+    """
     path = folder / NAME
-    descriptor = _acquire(path)
+    descriptor = _acquire(path, wait=wait)
     try:
         os.truncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -58,26 +70,40 @@ def refuse_if_locked(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, *, wait: bool) -> int:
     """The locked file at this path."""
+    told = False
     while True:
         try:
-            # A link in a folder from someone else shall not lead to the truncation of another file.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except OSError as error:
-            raise UserError(
-                f"{str(path.parent)!r} cannot be written ({error.strerror}): nothing was changed."
-            ) from None
-        try:
-            _take(descriptor, path)
-            # Its last holder may have removed the file after it was opened here: then the name is free, or another's.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                _held.add(descriptor)
+            if (descriptor := _open_locked(path)) is not None:
                 return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
+        except LockedError as error:
+            if not wait:
+                raise
+            if not told:
+                log.info("%s", error)
+            told = True
+            time.sleep(PAUSE)
+
+
+def _open_locked(path: Path) -> int | None:
+    """The locked file at this path; None if it was removed meanwhile."""
+    try:
+        # A link in a folder from someone else shall not lead to the truncation of another file.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        raise UserError(f"{str(path.parent)!r} cannot be written ({error.strerror}): nothing was changed.") from None
+    try:
+        _take(descriptor, path)
+        # Its last holder may have removed the file after it was opened here: then the name is free, or another's.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            _held.add(descriptor)
+            return descriptor
+    except BaseException:
         os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 def _take(descriptor: int, path: Path) -> None:
@@ -95,7 +121,7 @@ def _take(descriptor: int, path: Path) -> None:
             return
         os.lseek(descriptor, 0, os.SEEK_SET)
         holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-        raise UserError(f"{str(path.parent)!r} is being written by {holder}: wait until it ends.") from None
+        raise LockedError(f"{str(path.parent)!r} is being written by {holder}: wait until it ends.") from None
 
 
 def _forget() -> None:

@@ -85,8 +85,8 @@ class TrainingSettings:
     """Processes that read training batches ahead; 0 reads between the steps."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """What computes; auto takes the best that there is."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
-    """Number format of the training."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Number format of the training; 16-mixed needs a GPU. Weights and evaluation stay in single precision."""
 
 
 @dataclass(frozen=True)

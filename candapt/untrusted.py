@@ -173,10 +173,15 @@ def memory() -> int:
 
 
 def size_in_words(count: int) -> str:
-    """A number of bytes for a sentence."""
+    """A number of bytes for a sentence.
+
+    >>> size_in_words(999), size_in_words(16 * 2**20), size_in_words(3_260_000_000), size_in_words(1_040_000)
+    ('999 bytes', '16 MiB', '3.04 GiB', '1016 KiB')
+    """
     units = ("bytes", "KiB", "MiB", "GiB", "TiB")
     step = min(len(units) - 1, max(0, count.bit_length() - 1) // 10)
-    return f"{count / 1024**step:.3g} {units[step]}"
+    value = count / 1024**step
+    return f"{value:.{3 if value < 100 else 4}g} {units[step]}"
 
 
 def shortened(text: str, limit: int = MAX_SHOWN) -> str:

@@ -5,13 +5,13 @@ import os
 import pickle
 import shutil
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 
 from candapt.adaptation import adapt
 from candapt.cache import ActivationCache, Entry, View, default_folder
@@ -23,6 +23,7 @@ from candapt.data.small_images import SmallImageSamples
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.frozen import CHUNK, FrozenSamples, behind
+from candapt.locks import locked
 from candapt.model import load
 from candapt.network.build import Layers, build_layers
 from candapt.settings import NetworkSettings
@@ -200,18 +201,31 @@ class TestInterruption:
         assert seen[-1] == (6 * CHUNK, 6 * CHUNK)
         assert torch.equal(everything(stored), everything(expected))
         assert torch.equal(everything(stored, seed=1), everything(expected, seed=1))
-        assert sorted(path.suffix for path in entry.folder.iterdir() if path.name != ".lock") == [
-            ".json",
-            *[".npy"] * 3,
-        ]
+        assert sorted(path.suffix for path in entry.folder.iterdir()) == [".json", *[".npy"] * 3]
 
     def test_a_marker_that_promises_too_much_is_not_believed(self, cache: ActivationCache) -> None:
         layers, domain = layers_of(), drawings()
         view = cache.views(layers, domain)[0]
-        view.entry.open({})
+        view.entry.folder.mkdir(parents=True)
         (view.entry.folder / "evaluation.begun").write_bytes(b"short")
         (view.entry.folder / "evaluation.rows").write_text("64")
         (stored,) = cache.through(layers, domain)
+        assert torch.equal(everything(stored), everything(behind(layers.frozen, domain)))
+
+    def test_a_second_process_waits_for_the_first(
+        self, cache: ActivationCache, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "candapt")
+        layers, domain = layers_of(), drawings()
+        (view, *_) = cache.views(layers, domain)
+        with ThreadPoolExecutor(1) as pool:
+            with view.entry.opened({}):
+                waiting = pool.submit(cache.through, layers, domain)
+                with pytest.raises(TimeoutError):
+                    waiting.result(timeout=1)
+                assert not view.entry.begun
+            (stored,) = waiting.result(timeout=60)
+        assert sum("is being written by process" in message for message in caplog.messages) == 1
         assert torch.equal(everything(stored), everything(behind(layers.frozen, domain)))
 
     def test_a_damaged_array_is_made_again(self, cache: ActivationCache) -> None:
@@ -227,14 +241,14 @@ class TestRoom:
     def test_the_size_is_told_before_it_is_made(self, cache: ActivationCache, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "candapt")
         cache.through(layers_of(), drawings(100))
-        assert f"The cache needs 154 KB for 100 images × 3 views in {cache.folder}." in caplog.messages
+        assert f"The cache needs 150 KiB for 100 images × 3 views in {cache.folder}." in caplog.messages
         cache.through(layers_of(), drawings(100))
         assert f"The cache has all that is needed in {cache.folder}." in caplog.messages
 
     def test_a_disk_without_room_is_refused(self, cache: ActivationCache, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "free")
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100_000))
-        with pytest.raises(UserError, match=r"needs 154 KB for 100 images × 3 views, but .* has only 100 KB free"):
+        with pytest.raises(UserError, match=r"needs 150 KiB for 100 images × 3 views, but .* has only 97.7 KiB free"):
             cache.require_room(layers_of(), drawings(100))
         assert not cache.folder.exists()
         cache.require_room(layers_of(), drawings(50))
@@ -258,7 +272,7 @@ class TestRemoval:
     def test_an_entry_that_is_written_stays(self, cache: ActivationCache) -> None:
         cache.through(layers_of(), drawings())
         (entry,) = cache.entries()
-        with FileLock(entry.folder / ".lock"), pytest.raises(UserError, match="is being written"):
+        with locked(entry.folder), pytest.raises(UserError, match="is being written"):
             cache.remove(entry)
         cache.remove(entry)
         assert not cache.entries()
@@ -309,7 +323,7 @@ class TestCommand:
         entries = filled.entries()
         assert newest.split()[:5] == [entries[0].folder.name[:12], "small-cnn", "last-stage", "69", "2"]
         assert newest.endswith("partial (affine-2)")
-        assert oldest.split()[:7] == [entries[1].folder.name[:12], "small-cnn", "head", "69", "3", "106", "KB"]
+        assert oldest.split()[:7] == [entries[1].folder.name[:12], "small-cnn", "head", "69", "3", "104", "KiB"]
         assert oldest.endswith("complete")
         assert total.endswith(str(filled.folder))
 
@@ -373,6 +387,6 @@ class TestFromTheCommandLine:
         usage = namedtuple("usage", "free")
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000))
         assert main([*words, "--finetune", "head"]) == 2
-        assert "has only 1 KB free" in capsys.readouterr().err
+        assert "has only 1000 bytes free" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
         assert not (tmp_path / "cache").exists()

@@ -47,7 +47,11 @@ class Cell:
 
     def path(self, out: Path) -> Path:
         """Where its result is stored."""
-        return out / "cells" / self.task.folder / self.row.folder / f"seed-{self.seed}.json"
+        return self.saved(out).with_suffix(".json")
+
+    def saved(self, out: Path) -> Path:
+        """Folder for its checkpoints while it is trained."""
+        return out / "cells" / self.task.folder / self.row.folder / f"seed-{self.seed}"
 
 
 @dataclass(frozen=True)

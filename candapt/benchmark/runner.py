@@ -3,12 +3,15 @@
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
-from multiprocessing.synchronize import Event
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
+from ctypes import c_byte
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from candapt.benchmark.examiner import Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.progress import SuiteBar
 from candapt.benchmark.results import is_complete, summarize, timing
+from candapt.benchmark.saving import CellCheckpoints
 from candapt.benchmark.tables import TABLES
 from candapt.console import counting, quiet_trainings, show_log
 from candapt.errors import UserError
@@ -71,9 +75,9 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
         log.warning(
             "Some stored cells were made with other versions of candapt or its libraries; the results list them."
         )
-    if missing:
-        claim(out)
-    with locked(out):
+    with claimed(out):
+        for cell in set(plan.cells) - set(missing):  # a kill may have come before this
+            shutil.rmtree(cell.saved(out), ignore_errors=True)
         if missing:
             run_missing(plan, missing, out, jobs)
         stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
@@ -102,12 +106,21 @@ def check_folder(out: Path, suite_name: str) -> None:
         raise UserError(f"{str(out)!r} holds results of the suite {before}: give another folder by --out.")
 
 
-def claim(out: Path) -> None:
-    """Make the folder."""
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Make the folder and keep other processes from writing there; if nothing comes of it, it is removed again."""
+    new = not out.exists()
     try:
-        (out / "cells").mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another folder by --out.") from None
+    try:
+        with locked(out):
+            yield
+    finally:
+        if new:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
 
 
 def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
@@ -176,19 +189,25 @@ def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Out
 
 def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Outcomes:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.Event()
+    # A bare number: an event would wait for ever for a worker that was killed while it listened.
+    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.RawValue("b", 0)
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads, stop)) as pool:
         try:
             running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
             for done in as_completed(running):
                 yield running[done], done.result()
+        except BrokenProcessPool:
+            raise UserError(
+                "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; the "
+                "same command goes on with the cells that are missing."
+            ) from None
         except BaseException:  # interrupted, or nobody listens any more: the workers need not finish
             pool.shutdown(wait=False, cancel_futures=True)
-            stop.set()
+            stop.value = 1
             raise
 
 
-def _begin(threads: int, stop: Event) -> None:
+def _begin(threads: int, stop: c_byte) -> None:
     """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the starter decides
@@ -197,8 +216,8 @@ def _begin(threads: int, stop: Event) -> None:
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
-        while not stop.wait(1) and parent is not None and parent.is_alive():
-            pass
+        while not stop.value and parent is not None and parent.is_alive():
+            time.sleep(1)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -208,23 +227,27 @@ def _run_and_store(
     plan: Plan, cell: Cell, out: Path, advance: Callable[[float], None] = lambda share: None
 ) -> Stored | UserError:
     """Run a cell and write its file; what the user can put right is returned and not raised."""
+    path, saved = cell.path(out), cell.saved(out)
     try:
-        stored = run_cell(plan, cell, advance)
+        stored = run_cell(plan, cell, advance, saved=saved)
     except UserError as error:
         return UserError(str(error))
-    path = cell.path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, stored)
+    shutil.rmtree(saved, ignore_errors=True)
     return stored
 
 
-def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None) -> Stored:
+def run_cell(
+    plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None, *, saved: Path | None = None
+) -> Stored:
     """Train once and measure after each round.
 
     Args:
         plan: what the cell is of.
         cell: what to train.
         advance: told the share of the training that is done.
+        saved: folder for checkpoints, from which the training goes on if there are any.
     """
     problem = plan.collection.problem(cell.task.source, cell.task.target, cell.seed)
     settings, task = cell.settings, problem.task
@@ -235,7 +258,10 @@ def run_cell(plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda s
     classes = task.source.classes if plan.suite.by_class else ()
     examiner = Examiner(problem.truth, measured, classes, advance)
     images = plan.collection.images
-    adapted = adapt(task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache)
+    checkpoints = CellCheckpoints(saved, plan.identity(cell), examiner) if saved else None
+    adapted = adapt(
+        task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache, checkpoints=checkpoints
+    )
     return {
         **plan.identity(cell),
         "samples": {"source": task.source.size, "target": task.target.size, "measured": examiner.samples},

@@ -41,9 +41,8 @@ Losses = dict[str, Tensor]
 """Named losses; their sum is minimized."""
 
 
-@dataclass(frozen=True)
-class Phase:
-    """One kind of optimizer step inside a batch."""
+class Phase(NamedTuple):
+    """One kind of optimizer step inside a batch. A tuple, since Fabric takes no frozen dataclass in mixed precision."""
 
     name: str = "train"
     updates: tuple[str, ...] = ("network",)

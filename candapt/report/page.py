@@ -17,7 +17,7 @@ from markupsafe import Markup
 from candapt.errors import UserError
 from candapt.files import write_atomically
 from candapt.report.plots import Chart
-from candapt.report.words import number, readable
+from candapt.report.words import number, readable, sureness
 from candapt.runs import versions
 
 
@@ -34,13 +34,13 @@ class Table:
     """Rows that stand back behind the one above them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Points:
     """What the page tells of the points of a map."""
 
     classes: Sequence[str]
-    items: Sequence[tuple[str, int, float | None]]
-    """Name, class, and confidence where the class was predicted, of each point."""
+    items: Sequence[tuple[str, int, str | None]]
+    """Name, class, and confidence in words where the class was predicted, of each point."""
     thumbnails: Mapping[int, str] = field(default_factory=dict)
     """Data URIs by point."""
 
@@ -57,12 +57,11 @@ def render(
         points: by the key of the map that they are on.
         context: what else the template shows.
     """
+    told = list({id(each): each for each in (points or {}).values()}.values())  # the maps of a run have the same
     drawn = {
         "charts": {chart.key: chart.figure for chart in charts},
-        "points": {
-            key: {"classes": list(each.classes), "items": each.items, "thumbnails": each.thumbnails}
-            for key, each in (points or {}).items()
-        },
+        "points": [vars(each) for each in told],
+        "maps": {key: told.index(each) for key, each in (points or {}).items()},
     }
     scripts = [_asset("plotly-cartesian.min.js"), _asset("page.js")] if charts else []
     return (
@@ -123,7 +122,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"readable": readable, "number": number}
+    made.filters |= {"readable": readable, "number": number, "sureness": sureness}
     return made
 
 

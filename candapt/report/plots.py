@@ -48,7 +48,12 @@ def plain_text(text: str, length: int = 28) -> str:
 
 
 def curves(
-    lines: Sequence[Curve], *, percent: bool = False, level: tuple[str, float] | None = None, kept: int | None = None
+    lines: Sequence[Curve],
+    *,
+    percent: bool = False,
+    level: tuple[str, float] | None = None,
+    kept: int | None = None,
+    height: int | None = None,
 ) -> Figure:
     """Lines by round, which count from 1.
 
@@ -57,6 +62,7 @@ def curves(
         percent: whether values are shares.
         level: name and height of a line that does not depend on the round.
         kept: the round whose network was kept, to be marked.
+        height: in pixels; by default as the lines need it.
     """
     hover = "round %{x}: %{y:.1%}" if percent else "round %{x}: %{y:.4g}"
     figure = go.Figure()
@@ -84,7 +90,9 @@ def curves(
     axis |= {"dtick": 1} if last <= 10 else {"nticks": 8}
     every = [value for line in lines for value in line.values if value is not None and math.isfinite(value)]
     values = _value_axis([*every, *([level[1]] if level else [])], percent)
-    return _finished(figure, xaxis=axis, yaxis=values, showlegend=len(lines) > 1, height=_line_height(len(lines)))
+    return _finished(
+        figure, xaxis=axis, yaxis=values, showlegend=len(lines) > 1, height=height or _line_height(len(lines))
+    )
 
 
 def _value_axis(values: Sequence[float], percent: bool) -> dict[str, Any]:
@@ -187,12 +195,12 @@ def matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
         colorbar={"tickformat": ".0%", "thickness": 12, "outlinewidth": 0},
     )
     figure = go.Figure(heat)
-    rows = axis | {"autorange": "reversed", "title": {"text": "true class"}}
+    rows = axis | {"autorange": "reversed", "title": {"text": "true class", "standoff": 10}}
     columns = axis | {"tickangle": -60, "title": {"text": "predicted class"}}
     return _finished(figure, xaxis=columns, yaxis=rows, showlegend=False, height=min(900, 240 + 20 * len(names)))
 
 
-def reliability(bins: Sequence[Mapping[str, float]]) -> Figure:
+def reliability(bins: Sequence[Mapping[str, float]], *, height: int) -> Figure:
     """Accuracy against confidence, bin by bin; a bin's marker grows with its samples."""
     most = max((each["count"] for each in bins), default=1)
     figure = go.Figure()
@@ -216,7 +224,7 @@ def reliability(bins: Sequence[Mapping[str, float]]) -> Figure:
     )
     axis = {"range": [-0.03, 1.05], "tickformat": ".0%", "nticks": 6}
     columns, rows = axis | {"title": {"text": "confidence"}}, axis | {"title": {"text": "share that is right"}}
-    return _finished(figure, xaxis=columns, yaxis=rows, showlegend=True, height=340)
+    return _finished(figure, xaxis=columns, yaxis=rows, showlegend=True, height=height)
 
 
 def mark(position: int) -> dict[str, str]:

@@ -15,11 +15,13 @@ from candapt.report.thumbnails import BUDGET, Thumbnails, thumbnails_of
 
 SUREST = 8
 """Samples of each class in its gallery, at most."""
-GALLERY = 240
+GALLERY = 256
 """Samples in the galleries of all classes, at most, if that leaves two for each."""
 LEAST_SURE = 24
 LARGE, SMALL = 96, 56
 """Pixels of a thumbnail in a gallery and on the map."""
+ORACLE = 320
+"""Pixels of the height of the charts that stand side by side there."""
 CLASSES = 60
 """Classes in a chart of classes, at most; the table beside it has all."""
 
@@ -160,11 +162,13 @@ def map_charts(
     if found is None:
         return [], {}
     position = {name: index for index, name in enumerate(run.classes)}
-    items: list[tuple[str, int, float | None]] = []
+    items: list[tuple[str, int, str | None]] = []
     for side, index, label, name in zip(found.side, found.index, found.label, found.name, strict=True):
         predicted = run.predictions[index] if side == Side.TARGET and index < len(run.predictions) else None
         where = position.get(predicted.label, -1) if predicted else int(label)
-        items.append((words.readable(str(name), 48), where, predicted.confidence if predicted else None))
+        items.append(
+            (words.readable(str(name), 48), where, words.sureness(predicted.confidence) if predicted else None)
+        )
     pictures: dict[int, str] = {}
     for side in (Side.TARGET, Side.SOURCE):
         rows = [row for row, each in enumerate(found.side) if each == side]
@@ -225,19 +229,21 @@ def oracle_charts(run: Run) -> list[Chart]:
     """What only true labels can tell."""
     charts = []
     if any("oracle_accuracy" in record for record in run.rounds):
-        figure = plots.curves([Curve("accuracy", *_column(run, "oracle_accuracy"))], percent=True, kept=_kept(run))
+        figure = plots.curves(
+            [Curve("accuracy", *_column(run, "oracle_accuracy"))], percent=True, kept=_kept(run), height=ORACLE
+        )
         charts.append(Chart("oracle-accuracy", "Accuracy by round", "Never used to choose a round.", figure))
     if any("oracle_cdd" in record for record in run.rounds):
         lines = [
             Curve(name, *_column(run, key)) for key, name in (("cdd", "pseudo labels"), ("oracle_cdd", "true labels"))
         ]
         note = "The nearer the two, the more the training aligned what it should (the paper's CDD and CDD-G)."
-        charts.append(Chart("oracle-cdd", "Contrastive discrepancy", note, plots.curves(lines)))
+        charts.append(Chart("oracle-cdd", "Contrastive discrepancy", note, plots.curves(lines, height=ORACLE)))
     if run.oracle is None:
         return charts
     if bins := run.oracle.get("calibration"):
         note = "On the dashed line, confidence can be taken at its word; below it the classifier is too sure."
-        charts.append(Chart("calibration", "Calibration", note, plots.reliability(bins)))
+        charts.append(Chart("calibration", "Calibration", note, plots.reliability(bins, height=ORACLE)))
     if confusion := run.oracle.get("confusion"):
         shown = [row for row, counts in enumerate(confusion) if sum(counts) or any(each[row] for each in confusion)]
         if len(shown) <= CLASSES:

@@ -148,13 +148,24 @@ def selection(run: Run) -> str:
 def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> duration(7.31), duration(75), duration(7500)
-    ('7.3 s', '1 min 15 s', '2 h 5 min')
+    >>> duration(7.31), duration(75), duration(750), duration(7500)
+    ('7.3 s', '1 min 15 s', '12 min', '2 h 5 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes < 10 else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{minutes // 60} h"
+
+
+def sureness(confidence: float) -> str:
+    """A confidence in percent; it is never rounded to 100%, since no classifier is certain.
+
+    >>> sureness(0.5), sureness(0.99961)
+    ('50.0%', '>99.9%')
+    """
+    return ">99.9%" if confidence >= 0.9995 else f"{confidence:.1%}"
 
 
 def number(value: Any) -> str:

@@ -36,16 +36,24 @@ class DamagedError(ValueError):
 class Checkpoints:
     """The checkpoints of one run: when they are written, which ones stay, and the way back into a training."""
 
-    def __init__(self, folder: Path, *, minutes: float = MINUTES, interruption: Interruption | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        minutes: float = MINUTES,
+        every_round: bool = True,
+        interruption: Interruption | None = None,
+    ) -> None:
         """Look after a folder.
 
         Args:
             folder: where checkpoints are.
             minutes: time between two of them within a round; with 0 there is one after every step.
+            every_round: write one after each round too, however short it was.
             interruption: how the user's wish to stop comes in, which is then followed after a checkpoint.
         """
         self.folder = folder
-        self.minutes = minutes
+        self.minutes, self.every_round = minutes, every_round
         self.interruption = interruption or Interruption()
         self.good: list[Path] = []
         self.seconds_before = 0.0
@@ -74,15 +82,20 @@ class Checkpoints:
 
     def after_step(self, training: "Training", *, last: bool) -> None:
         """Write a checkpoint if it is time for one, or if the user wants to stop, which then happens."""
-        wanted = self.interruption.wanted is not None
-        if wanted or time.monotonic() - self._written >= 60 * self.minutes:
+        if self.interruption.wanted is not None or self.due:
             self.save(training)
         self.interruption.leave_if_wanted()
         self.interruption.patient = not last  # what comes after the last step of a round is made again quickly
 
     def after_round(self, training: "Training") -> None:
-        """Write a checkpoint."""
-        self.save(training)
+        """Write a checkpoint, unless only time counts."""
+        if self.every_round or self.due:
+            self.save(training)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for one."""
+        return time.monotonic() - self._written >= 60 * self.minutes
 
     def save(self, training: "Training") -> None:
         """Write a checkpoint, then remove all but the newest good ones."""

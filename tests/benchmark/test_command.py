@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -63,3 +64,15 @@ def test_what_is_wrong_is_said_in_a_sentence(
     assert "dslr" in refusal(capsys, "office31", "--data", tmp_path, "--methods", "can", "--tasks", "D->A", *out)
     assert "--can-intra.weight" in refusal(capsys, *office31, "--can-intra.weight", "1", *out)
     assert not (tmp_path / "out").exists()
+
+
+def test_data_or_weights_that_do_not_fit_leave_nothing_behind(
+    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "other.npz", x=np.zeros((4, 3)), y=np.arange(4))
+    for data, told in ((tmp_path / "other.npz", "has no array amazon_x"), (features, "bottleneck")):
+        wide = ["--network.bottleneck", str(10**12)] if data == features else []
+        words = ["office31", "--data", str(data), "--methods", "can", "--out", str(tmp_path / "out"), *wide]
+        assert main(["benchmark", *words]) == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "out").exists()

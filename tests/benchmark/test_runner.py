@@ -1,5 +1,8 @@
 import json
+import multiprocessing
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from candapt import adaptation
-from candapt.benchmark import runner
+from candapt.benchmark import runner, saving
 from candapt.benchmark.plan import make_plan
 from candapt.benchmark.runner import run, run_cell
 from candapt.cache import View
@@ -15,6 +18,8 @@ from candapt.data.domains import LabeledDomain
 from candapt.errors import UserError
 from candapt.network.backbones import build_backbone
 from candapt.settings import ImageChoice
+from candapt.training.checkpoint import checkpoints
+from candapt.training.loop import Training
 from tests.benchmark.conftest import Planner, write_images
 from tests.benchmark.test_suites import write_digits
 from tests.toy import quick_settings
@@ -72,6 +77,49 @@ def test_an_interrupted_run_ends_in_the_same_bytes(
     assert len(calls) == 4 + 5  # nothing twice but the one that was cut off
     for name in RESULTS:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+def test_a_long_cell_goes_on_where_it_was(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(methods=("can",), seeds=(0,), tasks=("A→W",), rounds=4, training__settled=0)  # of two steps each
+    run(plan, tmp_path / "undisturbed")
+    monkeypatch.setattr(saving, "MINUTES", 0)
+    one_batch, made = Training.one_batch, []
+
+    def counted(self: Training, *arguments: Any) -> dict[str, float]:
+        made.append(self.state.iteration)
+        if len(made) == 6:
+            raise RuntimeError("pulled the plug")
+        return one_batch(self, *arguments)
+
+    monkeypatch.setattr(Training, "one_batch", counted)
+    with pytest.raises(RuntimeError, match="pulled the plug"):
+        run(plan, tmp_path / "out")
+    (cell,) = plan.cells
+    assert len(checkpoints(cell.saved(tmp_path / "out"))) == 2
+    run(plan, tmp_path / "out")
+    assert made == [0, 1, 2, 3, 4, 5, 5, 6, 7]
+    assert not cell.saved(tmp_path / "out").exists()
+    for name in RESULTS:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    cell.saved(tmp_path / "out").mkdir()  # killed after the result was stored
+    run(plan, tmp_path / "out")
+    assert not cell.saved(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("changed", ["code", "measured"])
+def test_a_cell_that_was_saved_by_other_code_starts_anew(
+    changed: str, planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(saving, "MINUTES", 0)
+    plan = planned(methods=("can",), seeds=(0,), tasks=("A→W",), training__settled=0)
+    run_cell(plan, plan.cells[0], saved=plan.cells[0].saved(tmp_path / "out"))
+    if changed == "code":
+        monkeypatch.setattr(saving, "code_digest", lambda: "other")
+    else:
+        (plan.cells[0].saved(tmp_path / "out") / saving.FILE).write_text('{"rounds": 3}')
+    run(plan, tmp_path / "out")
+    assert not any("Going on from" in message for message in caplog.messages)
+    assert ("starts anew" in caplog.text) is (changed == "code")
 
 
 def test_what_is_stored_is_not_run_again(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +267,23 @@ def test_a_frozen_backbone_looks_at_each_image_once(
     assert len(made) == len(set(made)) == 6  # two domains, three views
     run(plan((0, 1)), tmp_path / "out")
     assert len(made) == 6
+
+
+def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp_path: Path) -> None:
+    plan = planned(tasks=("A→W",), rounds=10**6, training__settled=0)  # until it is killed
+
+    def kill() -> None:
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.1)
+        time.sleep(5)  # it has begun by then, and listens
+        workers[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(UserError, match="was ended from outside, perhaps since memory ran out: give fewer --jobs"):
+        run(plan, tmp_path / "out", jobs=2)
+    killer.join()
+    assert not multiprocessing.active_children()
 
 
 def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:

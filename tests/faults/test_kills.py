@@ -4,15 +4,19 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.kills import finish, kill_and_resume, outcome, start
+from benchmarks.kills import continued, finish, kill_and_resume, outcome, start
 from candapt.cli import main
 from candapt.training.checkpoint import checkpoints
 from candapt.training.loop import Training
+from tests.images import write_photos, write_weights
 from tests.toy import QUICK, Toy
 
 FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
@@ -171,6 +175,60 @@ def test_one_writer_at_a_time(words: list[object], tmp_path: Path, capsys: pytes
     # The lock of a process that is gone is none.
     assert main([*map(str, words), "--out", str(out), "--resume"]) == 2
     assert "rounds was 5000 and is 2" in capsys.readouterr().err
+
+
+def wait_for(found: Callable[[], bool], process: BaseProcess) -> None:
+    """Until something is there that a process makes."""
+    while not found():
+        assert process.is_alive()
+        time.sleep(0.002)
+
+
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_benchmark_that_is_killed_ends_the_same(jobs: int, data: Path, tmp_path: Path) -> None:
+    """Twice: when its first result is there, and when some more are."""
+    with np.load(data / "source.npz") as source, np.load(data / "labeled.npz") as target:
+        domains = {"amazon": source, "dslr": target, "webcam": source}
+        arrays = {f"{name}_{part}": domain[part] for name, domain in domains.items() for part in "xy"}
+        np.savez(tmp_path / "office31.npz", classes=np.array(list("abcd")), **arrays)
+    words: list[object] = ["benchmark", "office31", "--data", tmp_path / "office31.npz", "--seeds", "0,1", *FLAGS]
+    words += ["--methods", "source-only,can", "--tasks", "A->D,D->W", "--training.settled", "0"]
+    finish(*words, "--out", tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    for stored in (1, 4):
+        process = start(*words, "--out", out, "--jobs", jobs)
+        wait_for(lambda least=stored: len(list(out.rglob("seed-*.json"))) >= least, process)  # type: ignore[misc]
+        kill(process)
+    finish(*words, "--out", out, "--jobs", jobs)
+    for name in ("results.json", "results.md", "results.tex", "report.html"):
+        assert (out / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+def test_a_cache_that_is_killed_in_the_making_is_the_same(tmp_path: Path) -> None:
+    photos = [write_photos(tmp_path / side, per_class=150, seed=seed) for seed, side in enumerate(("source", "target"))]
+    weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")
+    flags = ["--backbone", "test_resnet", "--weights", weights, "--images.size", "32", "--finetune", "head"]
+    words: list[object] = ["adapt", *photos, *flags, "--rounds", "1", "--training.steps", "2", "--report", "false"]
+    finish(*words, "--out", tmp_path / "undisturbed", "--cache", tmp_path / "whole")
+    out, cache = tmp_path / "run", tmp_path / "cache"
+    for view in ("evaluation", "paper-2"):
+        process = start(*continued(words, out), "--cache", cache)
+        wait_for(lambda name=view: any(cache.rglob(f"{name}.rows")), process)  # type: ignore[misc]
+        kill(process)
+    assert any(cache.rglob("*.begun"))
+    finish(*continued(words, out), "--cache", cache)
+    assert outcome(out) == outcome(tmp_path / "undisturbed")
+    made, whole = (
+        {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (cache, tmp_path / "whole")
+    )
+    assert made == whole
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -96,6 +96,7 @@ def test_commands(line: str, capsys: pytest.CaptureFixture[str], place: Path) ->
         ("training.workers", "-1", "at least 0"),
         ("training.accelerator", "tpu", "auto or cpu"),
         ("training.precision", "16", "32-true"),
+        ("training.precision", "16-mixed", "needs a GPU"),
         ("network.dropout", "2", "at most 1"),
         ("network.dropout", "-1", "at least 0"),
         ("network.bottleneck", "0", "at least 1"),

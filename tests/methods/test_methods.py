@@ -16,6 +16,7 @@ from candapt.methods import METHODS
 from candapt.model import load
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
 from tests.methods.rotated import adapted, begin, make_rotated, short_settings
+from tests.toy import make_toy, quick_settings
 
 every = pytest.mark.parametrize("method", METHODS)
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
@@ -42,6 +43,17 @@ def test_source_only_has_something_left_to_gain() -> None:
 def test_the_same_seed_gives_the_same_predictions(method: str) -> None:
     again = adapt(make_rotated().task, short_settings(method))
     assert torch.equal(again.predictions.probabilities, adapted(method).predictions.probabilities)
+
+
+@every
+def test_it_trains_in_mixed_precision(method: str) -> None:
+    toy = make_toy()
+    full, mixed = (adapt(toy.task, quick_settings(method, training__precision=p)) for p in ("32-true", "bf16-mixed"))
+    trained = [next(iter(each.model.method.network.head.parameters())) for each in (full, mixed)]
+    assert trained[1].dtype == torch.float32
+    assert not torch.equal(*trained)
+    for ours, theirs in zip(full.history, mixed.history, strict=True):
+        assert theirs["classification"] == pytest.approx(ours["classification"], rel=0.05)
 
 
 @every

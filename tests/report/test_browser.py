@@ -1,14 +1,18 @@
 """Pages in a real browser: no error, no request, nothing that sticks out on a phone. Skipped where there is none."""
 
+import csv
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from candapt.cli import main
 from candapt.report import write_comparison
+from tests.report.words import SECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -34,12 +38,9 @@ def comparison(hostile_run: Path, image_run: Path, tmp_path_factory: pytest.Temp
     return write_comparison([hostile_run, image_run], tmp_path_factory.mktemp("pages") / "both.html")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("page_of", ["hostile", "images", "comparison"])
-def test_it_opens(browser: Any, hostile_run: Path, image_run: Path, comparison: Path, page_of: str, width: int) -> None:
-    path = {"hostile": hostile_run / "report.html", "images": image_run / "report.html", "comparison": comparison}[
-        page_of
-    ]
+@contextmanager
+def opened(browser: Any, path: Path, width: int, sections: Collection[str]) -> Iterator[Any]:
+    """A page that is drawn; it must have no error, ask for nothing, fit the width and show these sections."""
     complaints: list[str] = []
     requests: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": 844})
@@ -50,13 +51,67 @@ def test_it_opens(browser: Any, hostile_run: Path, image_run: Path, comparison: 
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
     page.wait_for_function("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))")
+    assert [name for name in sections if not page.locator(f"#{name}").is_visible()] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    yield page
     assert complaints == []
     assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-    for section in ("course", "settings"):
-        assert page.locator(f"#{section} h2").is_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.querySelectorAll('script').length") == 3
     page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page_of", ["hostile", "images", "comparison"])
+def test_it_opens(browser: Any, hostile_run: Path, image_run: Path, comparison: Path, page_of: str, width: int) -> None:
+    path, sections = {
+        "hostile": (hostile_run / "report.html", (*SECTIONS, "oracle")),
+        "images": (image_run / "report.html", SECTIONS),
+        "comparison": (comparison, ("verdict", "runs", "course", "settings")),
+    }[page_of]
+    with opened(browser, path, width, sections) as page:
+        assert page.evaluate("document.querySelectorAll('script').length") == 3
+
+
+@pytest.fixture(scope="module")
+def office31(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from webcam to dslr, two images of each class, with the labels of the target for the oracle."""
+    folder, data = tmp_path_factory.mktemp("office31"), shared / "data" / "office31"
+    if not data.is_dir():
+        pytest.skip(f"there is no {data}")
+    names: dict[str, list[Path]] = {}
+    for domain in ("webcam", "dslr"):
+        images = data / domain / "images"
+        chosen = [path for each in sorted(images.iterdir()) for path in sorted(each.iterdir())[:2]]
+        names[domain] = [path.relative_to(images) for path in chosen]
+        for path, name in zip(chosen, names[domain], strict=True):
+            (folder / domain / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / domain / name)
+    with (folder / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *((name, name.parent.name) for name in names["dslr"])])
+    flags = {
+        "out": folder / "run",
+        "target-labels": folder / "labels.csv",
+        "weights": shared / "weights" / "resnet50-imagenet.safetensors",
+        "finetune": "head",
+        "network.views": 0,
+        "rounds": 3,
+        "training.steps": 5,
+        "training.accelerator": "cpu",
+    }
+    words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+    assert main(["adapt", str(folder / "webcam"), str(folder / "dslr"), *words]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_photographs_of_office31(browser: Any, office31: Path, width: int) -> None:
+    path = office31 / "report.html"
+    assert path.stat().st_size < 8e6
+    with opened(browser, path, width, (*SECTIONS, "oracle")) as page:
+        pictures = page.locator("#gallery img")
+        assert pictures.count() >= 24 + 31
+        assert pictures.evaluate_all("(images) => images.every((each) => each.complete && each.naturalWidth >= 64)")
+        told = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+        assert len(told["points"][0]["thumbnails"]) == 124
 
 
 def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, image_run: Path) -> None:

@@ -23,9 +23,7 @@ from candapt.report.comparison import agreement, distinct_names
 from candapt.report.page import script_json
 from candapt.report.run_page import run_page
 from tests.benchmark.made import made_results
-from tests.report.words import FLAGS, HOSTILE
-
-SECTIONS = ("verdict", "trust", "course", "map", "classes", "gallery", "settings")
+from tests.report.words import FLAGS, HOSTILE, SECTIONS
 
 
 class Elements(HTMLParser):
@@ -85,7 +83,9 @@ class TestRun:
         sources = [attributes["src"] or "" for tag, attributes in page.tags if tag == "img"]
         assert len(sources) >= 24
         assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
-        assert len(page.data["points"]["map-after"]["thumbnails"]) == 80
+        (points,) = page.data["points"]  # both maps have the same, which is stored once
+        assert page.data["maps"] == {"map-before": 0, "map-after": 0}
+        assert len(points["thumbnails"]) == 80
 
     def test_it_is_made_again_the_same_from_the_folder_alone(self, hostile_run: Path, tmp_path: Path) -> None:
         write_report(hostile_run, tmp_path / "again.html")

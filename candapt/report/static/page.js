@@ -31,7 +31,8 @@
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
     return Plotly.react(plot, traces, layout, settings);
   };
-  const isMap = (plot) => plot.dataset.chart in data.points;
+  const isMap = (plot) => plot.dataset.chart in data.maps;
+  const pointsOf = (plot) => data.points[data.maps[plot.dataset.chart]];
   const drawAgain = () => {
     plots.forEach(draw);
     highlightAll();
@@ -39,7 +40,7 @@
 
   // Names are set as text, never as HTML.
   const tell = (plot, event) => {
-    const points = data.points[plot.dataset.chart];
+    const points = pointsOf(plot);
     const point = event.points[0];
     const [name, label, confidence] = points.items[point.customdata];
     const picture = points.thumbnails[point.customdata];
@@ -53,8 +54,7 @@
     const title = document.createElement("b");
     title.textContent = points.classes[label] ?? "no class";
     const rest = document.createElement("span");
-    const sure = confidence === null ? "source, labelled" : `target, predicted, ${(100 * confidence).toFixed(1)}% sure`;
-    rest.textContent = sure;
+    rest.textContent = confidence === null ? "source, labelled" : `target, predicted, ${confidence} sure`;
     const file = document.createElement("span");
     file.textContent = name;
     card.append(title, rest, file);
@@ -67,7 +67,7 @@
   };
 
   const highlight = (plot, chosen) => {
-    const points = data.points[plot.dataset.chart];
+    const points = pointsOf(plot);
     const shown = plot.data.map((trace) =>
       trace.customdata.map((row) => (chosen === "" ? 0.75 : points.items[row][1] === Number(chosen) ? 0.95 : 0.07)),
     );
