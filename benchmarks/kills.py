@@ -31,7 +31,7 @@ KINDS = {
 """Flags by the kind of data."""
 CHECKPOINT_MINUTES = "0.002"
 """Often enough that kills come before, within and after the writing of checkpoints."""
-TIMEOUT = 600
+TIMEOUT = 3600
 """Seconds after which a process counts as hung."""
 
 # A server forks processes that have imported everything, so that kills hit the work and not the import.
