@@ -39,7 +39,7 @@ def main() -> int:
         words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
         if code := candapt([str(word) for word in (*words, "--jobs", options.jobs, "--out", out)]):
             return code
-        record(suite, compact(out))
+        record(f"suite-{suite}", compact(out))
     return 0
 
 

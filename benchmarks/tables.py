@@ -85,12 +85,17 @@ def losses() -> str:
 
 def suite(name: str) -> str:
     """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets."""
-    result = load(name)
+    result = load(f"suite-{name}")
     best = {column: max(statistics.mean(row["last"][column]) for row in result["rows"]) for column in result["columns"]}
     rows = [
         [row["name"], *(_figure(row, column, best[column]) for column in result["columns"])] for row in result["rows"]
     ]
-    return table([result["title"], *result["columns"]], rows, result)
+    return table([_title(result), *result["columns"]], rows, result)
+
+
+def _title(result: dict[str, Any]) -> str:
+    seeds = ", ".join(map(str, result["seeds"]))
+    return f"{result['title']}, seed{'s' * (len(result['seeds']) > 1)} {seeds}"
 
 
 def _figure(row: dict[str, Any], column: str, best: float) -> str:
@@ -107,14 +112,14 @@ def method(name: str) -> str:
     """What one method reached in each suite beside source-only and CAN."""
     shown = list(dict.fromkeys(["source-only", name, "can"]))
     parts = []
-    for result in (load(each) for each in SUITES if (RESULTS / f"{each}.json").exists()):
+    for result in (load(f"suite-{each}") for each in SUITES if (RESULTS / f"suite-{each}.json").exists()):
         rows = [
             [row["name"], *(f"{100 * statistics.mean(row['last'][column]):.1f}" for column in result["columns"])]
             for row in result["rows"]
             if row["name"] in shown
         ]
         if any(row[0] == name for row in rows):
-            parts.append(table([result["title"], *result["columns"]], rows, result))
+            parts.append(table([_title(result), *result["columns"]], rows, result))
     return "\n\n".join(parts)
 
 
@@ -124,7 +129,7 @@ SUITES = ("office31", "digits", "demo")
 
 def oracle() -> str:
     """What each choice of a round reaches on Office-31: the last, the one chosen without labels, the oracle's."""
-    result = load("office31")
+    result = load("suite-office31")
     kinds = ("last", "chosen", "oracle")
     average = result["columns"][-1]
     rows = [
@@ -147,7 +152,14 @@ def selection() -> str:
     ]
     rows += [["oracle", f"{result['oracle']:.1%}", "+0.0", "", "", "", ""]]
     rows += [["source-only", f"{result['source_only']:.1%}", "", "", "", "", ""]]
-    head = ["`--select`", "accuracy", "oracle's is higher by", "least gain, task", "least gain, method on a task"]
+    seeds = ", ".join(map(str, result["seeds"]))
+    head = [
+        f"{result['cells']} runs: {len(result['methods'])} methods, seeds {seeds}",
+        "accuracy",
+        "oracle's is higher by",
+        "least gain, task",
+        "least gain, method on a task",
+    ]
     return table([*head, "rank correlation, rounds", "rank correlation, runs"], rows, result)
 
 

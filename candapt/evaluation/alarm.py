@@ -20,7 +20,7 @@ CONSISTENT = 0.65
 """Share of source samples whose nearest neighbors vote for their label, below which labels contradict the features."""
 RESEMBLANCE = 0.45
 """Mean cosine between a class and the target samples predicted as it, below which they are something else."""
-MISSING = 0.3
+MISSING = 0.15
 """Share of classes that the target hardly has, from which on whole classes are missing."""
 RARE = 0.25
 """A class with less than this part of an equal share is hardly there."""
