@@ -4,7 +4,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from candapt.benchmark.tables import TABLES
 from candapt.console import counting, quiet_trainings, show_log
 from candapt.errors import UserError
 from candapt.files import write_atomically
+from candapt.interruption import held_back, ignore_signals
 from candapt.locks import locked, refuse_if_locked
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import Layers, decide
@@ -193,10 +193,12 @@ def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Out
     threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.RawValue("b", 0)
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads, stop)) as pool:
         try:
-            running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
+            with held_back():  # until they have begun, they would end with a traceback
+                running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
             for done in as_completed(running):
                 yield running[done], done.result()
         except BrokenProcessPool:
+            stop.value = 1
             raise UserError(
                 "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; the "
                 "same command goes on with the cells that are missing."
@@ -210,7 +212,7 @@ def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Out
 def _begin(threads: int, stop: c_byte) -> None:
     """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the starter decides
+    ignore_signals()
     show_log()
     logging.getLogger("candapt").setLevel(logging.WARNING)
     parent = multiprocessing.parent_process()

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from benchmarks.kills import continued, finish, kill_and_resume, outcome, start
 from candapt.cli import main
+from candapt.interruption import Interrupted
 from candapt.training.checkpoint import checkpoints
 from candapt.training.loop import Training
 from tests.images import write_photos, write_weights
@@ -133,6 +135,32 @@ def test_a_signal_saves_and_tells_how_to_continue(
         "round-0001-step-000003.safetensors",
     ]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # as it was before
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert outcome(out) == undisturbed
+
+
+def test_a_signal_that_comes_where_exceptions_are_dropped_is_not_lost(
+    words: list[object],
+    undisturbed: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Such as between two rounds, when processes that read batches are forked: the run stops after the next step."""
+    out, describe_round = tmp_path / "run", Training.describe_round
+
+    def interrupted(self: Training) -> Any:
+        with suppress(Interrupted):
+            if self.state.round == 1 and not self.state.part.steps:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+        return describe_round(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "describe_round", interrupted)
+        assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == 143
+    assert "--resume" in capsys.readouterr().err
+    assert checkpoints(out / "checkpoints")[-1].name == "round-0001-step-000001.safetensors"
     assert main(["adapt", "--out", str(out), "--resume"]) == 0
     assert outcome(out) == undisturbed
 
