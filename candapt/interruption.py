@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,21 +52,30 @@ class Interruption:
         self.patient = False
         """Note a signal rather than raise; whoever sets it asks `leave_if_wanted` soon."""
         self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
         self._process = os.getpid()
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._before:
+            sys.unraisablehook = self._hook
 
     def leave_if_wanted(self) -> None:
         """Raise what was noted."""
         if self.wanted is not None:
             raise Interrupted(self.wanted)
+
+    def _unraisable(self, dropped: "sys.UnraisableHookArgs") -> None:
+        """Say nothing of a dropped `Interrupted`, which is noted."""
+        if not isinstance(dropped.exc_value, Interrupted):
+            self._hook(dropped)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
