@@ -40,7 +40,6 @@ FORMAT = 1
 EVALUATION = "evaluation"
 """Name of the evaluation view."""
 
-readable = size_in_words  # the commands know it by this name
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 

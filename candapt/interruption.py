@@ -3,7 +3,10 @@
 import logging
 import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,35 +24,64 @@ class Interrupted(KeyboardInterrupt):
         """What shells say of a process that the signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
 
 
+def ignore_signals(*_: object) -> None:
+    """Leave it to the starter of this process when to end: terminals and service managers signal all at once."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold signals back; processes that are started meanwhile never get them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Interruption:
     """Within this context the two signals raise `Interrupted`, or are noted while work is done that should be saved."""
 
     def __init__(self) -> None:
         self.wanted: int | None = None
-        """The signal that came while `patient`."""
+        """The signal that came."""
         self.patient = False
         """Note a signal rather than raise; whoever sets it asks `leave_if_wanted` soon."""
         self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
         self._process = os.getpid()
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._before:
+            sys.unraisablehook = self._hook
 
     def leave_if_wanted(self) -> None:
         """Raise what was noted."""
         if self.wanted is not None:
             raise Interrupted(self.wanted)
 
+    def _unraisable(self, dropped: "sys.UnraisableHookArgs") -> None:
+        """Say nothing of a dropped `Interrupted`, which is noted."""
+        if not isinstance(dropped.exc_value, Interrupted):
+            self._hook(dropped)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # processes that read batches get Ctrl-C as well; their parent decides when they end
-        if self.wanted is not None or not self.patient:
+        at_once = self.wanted is not None or not self.patient
+        self.wanted = number  # also when it is raised: where the interpreter calls back, exceptions are dropped
+        if at_once:
             raise Interrupted(number)
-        self.wanted = number
         log.info("Stopping after this step; once more stops at once.")

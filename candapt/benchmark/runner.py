@@ -4,14 +4,11 @@ import logging
 import multiprocessing
 import os
 import shutil
-import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
-from ctypes import c_byte
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from candapt.benchmark.tables import TABLES
 from candapt.console import counting, quiet_trainings, show_log
 from candapt.errors import UserError
 from candapt.files import write_atomically
+from candapt.interruption import held_back, ignore_signals
 from candapt.locks import locked, refuse_if_locked
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import Layers, decide
@@ -189,36 +187,37 @@ def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Out
 
 def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Outcomes:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    # A bare number: an event would wait for ever for a worker that was killed while it listened.
-    threads, stop = max(1, (os.cpu_count() or 1) // jobs), context.RawValue("b", 0)
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads, stop)) as pool:
+    threads, others = max(1, (os.cpu_count() or 1) // jobs), set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
         try:
-            running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
+            with held_back():  # until they have begun, they would end with a traceback
+                running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
             for done in as_completed(running):
                 yield running[done], done.result()
-        except BrokenProcessPool:
-            raise UserError(
-                "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; the "
-                "same command goes on with the cells that are missing."
-            ) from None
-        except BaseException:  # interrupted, or nobody listens any more: the workers need not finish
+        except BaseException as error:  # interrupted, or nobody listens any more
             pool.shutdown(wait=False, cancel_futures=True)
-            stop.value = 1
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # whatever it writes appears whole or not at all
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(
+                    "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; "
+                    "the same command goes on with the cells that are missing."
+                ) from None
             raise
 
 
-def _begin(threads: int, stop: c_byte) -> None:
-    """Set up a worker: its share of the cores, and an end when it is told to or when its starter is gone."""
+def _begin(threads: int) -> None:
+    """Set up a worker: its share of the cores, and an end when its starter is gone."""
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the starter decides
+    ignore_signals()
     show_log()
     logging.getLogger("candapt").setLevel(logging.WARNING)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
-        while not stop.value and parent is not None and parent.is_alive():
-            time.sleep(1)
-        os._exit(1)
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 

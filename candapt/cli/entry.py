@@ -14,7 +14,7 @@ from candapt.cli.explanation import explain
 from candapt.cli.inference import evaluate, predict
 from candapt.cli.report import report
 from candapt.cli.tune import tune
-from candapt.console import console, show_log
+from candapt.console import console, output, show_log
 from candapt.errors import UserError, trouble
 from candapt.interruption import Interrupted
 from candapt.runs import versions
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, or 2 after one sentence that says what to put right."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(overview())
+        _print(overview())
         return 0
     if arguments[0] in ("-V", "--version"):
-        print(f"candapt {versions()['candapt']}")
+        _print(f"candapt {versions()['candapt']}")
         return 0
     show_log()
     try:
@@ -65,6 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
         return error.exit_code if isinstance(error, Interrupted) else 130
     return 0
+
+
+def _print(text: str) -> None:
+    """Plain text to standard output, whose reader may end early, as `head` does."""
+    output.print(text, markup=False)
 
 
 def _say(sentence: str) -> None:

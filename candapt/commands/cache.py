@@ -5,8 +5,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from candapt.cache import ActivationCache, Entry, readable
+from candapt.cache import ActivationCache, Entry
 from candapt.console import output
+from candapt.untrusted import size_in_words
 
 
 def list_cache(folder: Path | None, key: str | None = None) -> None:
@@ -22,7 +23,7 @@ def list_cache(folder: Path | None, key: str | None = None) -> None:
     if not output.is_terminal:  # a file or a pipe has no width that the table must fit
         table.width = output.measure(table, options=output.options.update(width=1000)).maximum
     output.print(table)
-    output.print(f"{readable(sum(entry.size for entry in entries))} in {cache.folder}")
+    output.print(f"{size_in_words(sum(entry.size for entry in entries))} in {cache.folder}")
 
 
 def clear_cache(folder: Path | None, key: str | None = None) -> None:
@@ -32,7 +33,7 @@ def clear_cache(folder: Path | None, key: str | None = None) -> None:
     size = sum(entry.size for entry in entries)
     for entry in entries:
         cache.remove(entry)
-    output.print(f"Removed {len(entries)} of the entries in {cache.folder}, {readable(size)}.")
+    output.print(f"Removed {len(entries)} of the entries in {cache.folder}, {size_in_words(size)}.")
 
 
 def describe_entry(entry: Entry) -> list[str]:
@@ -41,4 +42,4 @@ def describe_entry(entry: Entry) -> list[str]:
     told = [str(about.get(name, "?")) for name in ("backbone", "finetune", "images")]
     used = datetime.fromtimestamp(entry.last_used).strftime("%Y-%m-%d %H:%M")
     state = f"partial ({', '.join(begun)})" if begun or not entry.views else "complete"
-    return [entry.folder.name[:12], *told, str(len(entry.views)), readable(entry.size), used, state]
+    return [entry.folder.name[:12], *told, str(len(entry.views)), size_in_words(entry.size), used, state]

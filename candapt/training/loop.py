@@ -17,6 +17,7 @@ from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import DivergedError, UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
 from candapt.evaluation.selection import LAST, Choice, merit, value_of
+from candapt.interruption import ignore_signals
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Network, Outputs
 from candapt.randomness import derive_seed
@@ -177,7 +178,14 @@ class Training:
         """Read the samples of each step from the first on, ahead and in other processes if so set."""
         steps, workers = _Steps(self.task, draws, seed), self.settings.training.workers
         order = range(first, len(draws))
-        loader = DataLoader(steps, batch_size=None, sampler=order, num_workers=workers, collate_fn=_unchanged)
+        loader = DataLoader(
+            steps,
+            batch_size=None,
+            sampler=order,
+            num_workers=workers,
+            collate_fn=_unchanged,
+            worker_init_fn=ignore_signals,
+        )
         batches = self.fabric.setup_dataloaders(loader, use_distributed_sampler=False)
         for batch in cast(Iterable[Batch | UserError], batches):
             if isinstance(batch, UserError):

@@ -283,7 +283,9 @@ def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp
     with pytest.raises(UserError, match="was ended from outside, perhaps since memory ran out: give fewer --jobs"):
         run(plan, tmp_path / "out", jobs=2)
     killer.join()
-    assert not multiprocessing.active_children()
+    for other in multiprocessing.active_children():
+        other.join(10)
+        assert not other.is_alive()
 
 
 def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:

@@ -137,6 +137,37 @@ def test_a_signal_saves_and_tells_how_to_continue(
     assert outcome(out) == undisturbed
 
 
+def test_a_signal_that_comes_where_exceptions_are_dropped_is_not_lost(
+    words: list[object],
+    undisturbed: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Such as between two rounds, when processes that read batches are forked: the run stops after the next step."""
+    out, describe_round = tmp_path / "run", Training.describe_round
+
+    class Dropping:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    def interrupted(self: Training) -> Any:
+        if self.state.round == 1 and not self.state.part.steps:
+            Dropping()
+        return describe_round(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "describe_round", interrupted)
+        assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == 143
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert "--resume" in told
+    assert checkpoints(out / "checkpoints")[-1].name == "round-0001-step-000001.safetensors"
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert outcome(out) == undisturbed
+
+
 def test_a_second_signal_stops_at_once(
     words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """The training loop: what it depends on, what it tells, when it stops, and that CAN learns by it."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from candapt.adaptation import adapt
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Side, Task
 from candapt.errors import UserError
+from candapt.interruption import SIGNALS
 from candapt.randomness import generator
 from candapt.training.loop import Record, Training
 from candapt.training.schedules import learning_rate_factor
@@ -64,6 +66,20 @@ class TestDeterminism:
     def test_the_number_of_workers_does_not_matter(self, noisy: Task) -> None:
         first, second = (run(make_training(noisy, quick_settings(training__workers=n))) for n in (0, 2))
         assert same(weights(first), weights(second))
+
+    def test_workers_leave_signals_to_their_starter(self, toy: Toy) -> None:
+        """A service manager that stops a run signals all of its processes, and the run wants to save itself."""
+
+        class Signaled(ArraySamples):
+            def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
+                if seed is not None:
+                    for number in SIGNALS:
+                        os.kill(os.getpid(), number)
+                return super().read(indices)
+
+        source = LabeledDomain(Signaled(toy.source_x), (), toy.task.source.labels, toy.task.source.classes)
+        training = run(make_training(Task(source, toy.task.target), quick_settings(training__workers=1)))
+        assert training.state.round == 2
 
     def test_global_random_states_are_left_alone(self, toy: Toy) -> None:
         torch.manual_seed(5)
