@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -40,3 +42,13 @@ def trouble(error: BaseException) -> str | None:
     reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
     place = f" ({str(error.filename)!r})" if error.filename else ""
     return f"{reason}{place}: {_ADVICE.get(error.errno or 0, 'put that right')}"
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Note on what ends a command too early how to go on after it."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
+        error.add_note(advice)
+        raise

@@ -2,8 +2,6 @@
 
 import logging
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -18,6 +16,7 @@ from candapt.commands.summary import conclude, describe_baseline, summarize
 from candapt.console import TrainingBar, log_to
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
+from candapt.errors import advising
 from candapt.evaluation.discrepancy import round_discrepancies
 from candapt.evaluation.estimate import estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
@@ -55,7 +54,8 @@ def adapt(
         check_settings(job.settings)
         inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
         origin = origin_of(job.describe(), inputs.task, inputs.checks, inputs.truth, inputs.layers)
-        with RunFolder.claimed(out, resume=resume) as run, continuable(out), log_to(run.path / "log.txt"):
+        advice = f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume"
+        with RunFolder.claimed(out, resume=resume) as run, advising(advice), log_to(run.path / "log.txt"):
             if before := run.read_origin():
                 refuse_changes(out, before, origin, force=force)
                 warn_of_other_machine(before, origin)
@@ -75,16 +75,6 @@ def resume(job: Job, out: Path, *, checkpoint_minutes: float = MINUTES, force: b
         log.info("The run in %s is complete: %s", out, out / "predictions.csv")
         return
     adapt(job, out, checkpoint_minutes=checkpoint_minutes, resume=True, force=force)
-
-
-@contextmanager
-def continuable(out: Path) -> Iterator[None]:
-    """Note on what ends a run too early how to go on with it."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
-        error.add_note(f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume")
-        raise
 
 
 def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, baseline: Baseline | None) -> Adapted:

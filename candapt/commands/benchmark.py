@@ -6,16 +6,13 @@ from candapt.benchmark.plan import Plan
 from candapt.benchmark.runner import run
 from candapt.benchmark.tables import to_terminal
 from candapt.console import output
+from candapt.errors import advising
 from candapt.interruption import Interruption
 
 
 def benchmark(plan: Plan, out: Path, *, jobs: int = 1) -> None:
     """Run a plan into a folder; what is stored there already is not run again."""
-    with Interruption():
-        try:
-            results = run(plan, out, jobs=jobs)
-        except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
-            error.add_note("the same command goes on with the cells that are missing")
-            raise
+    with Interruption(), advising("the same command goes on with the cells that are missing"):
+        results = run(plan, out, jobs=jobs)
     output.print(to_terminal(results))
     output.print(f"Tables: {out / 'results.md'} and results.tex; page: {out / 'report.html'}")

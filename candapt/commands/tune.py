@@ -2,8 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from candapt.adaptation import check_settings, make_fabric, prepare
 from candapt.commands.job import Inputs, Job, read_inputs
 from candapt.console import SeriesBar, console, counting, log_to, output, quiet_trainings
 from candapt.data.inventory import describe_data, sentences
-from candapt.errors import UserError
+from candapt.errors import UserError, advising
 from candapt.evaluation.scores import SCORES
 from candapt.interruption import Interruption
 from candapt.origin import Origin, origin_of, refuse_changes, warn_of_other_machine
@@ -66,7 +65,8 @@ def tune(
         search = Search(job.settings, search_space(job.settings, fixed, inputs.task.num_classes), score)
         if not search.space:
             raise UserError("There is nothing to search: all settings that could be are given by flags.")
-        with TuningFolder.claimed(out, resume=resume) as folder, continuable(command), log_to(out / LOG):
+        advice = f"continue with: {command}"
+        with TuningFolder.claimed(out, resume=resume) as folder, advising(advice), log_to(out / LOG):
             return _go_on(job, search, inputs, folder, trials, force=force)
 
 
@@ -100,16 +100,6 @@ def _go_on(job: Job, search: Search, inputs: Inputs, folder: TuningFolder, wante
     best = _keep(job, search, trials, folder)  # a kill may have left files of different ages
     show(job, search, trials, best, folder)
     return best
-
-
-@contextmanager
-def continuable(command: str) -> Iterator[None]:
-    """Note on what ends a search too early how to go on with it."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError, MemoryError, RuntimeError) as error:
-        error.add_note(f"continue with: {command}")
-        raise
 
 
 def _origin(job: Job, search: Search, inputs: Inputs) -> Origin:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from candapt.losses.layers import check_logits
+
 SMALLEST_SHARE = 1e-6  # keeps the logarithms finite for a class that nobody predicts
 
 
@@ -30,7 +32,7 @@ def masked_consistency(student_logits: Tensor, teacher_logits: Tensor, *, thresh
     Raises:
         ValueError: if the shapes differ or there are no samples.
     """
-    _check_logits(student_logits, teacher_logits)
+    check_logits(student_logits, teacher_logits)
     differences = student_logits.softmax(1) - teacher_logits.detach().softmax(1)
     mask = confidence_mask(teacher_logits, threshold=threshold)
     return (differences.square().mean(1) * mask).mean()
@@ -58,7 +60,7 @@ def consistency_balance(
     Raises:
         ValueError: if the shapes differ, there are no samples or the variant is unknown.
     """
-    _check_logits(student_logits, teacher_logits)
+    check_logits(student_logits, teacher_logits)
     if variant not in _BALANCES:
         raise ValueError(f"There is no balance variant {variant!r}; choose one of {', '.join(_BALANCES)}.")
     shares = student_logits.softmax(1).mean(0)  # (classes,)
@@ -87,11 +89,3 @@ _BALANCES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "log": _negative_log,
     "bug": _wrong_cross_entropy,
 }
-
-
-def _check_logits(student: Tensor, teacher: Tensor) -> None:
-    if student.dim() != 2 or student.shape != teacher.shape:
-        shapes = f"{tuple(student.shape)} and {tuple(teacher.shape)}"
-        raise ValueError(f"Student and teacher need logits of the same shape (samples, classes), got {shapes}.")
-    if student.numel() == 0:
-        raise ValueError("The batch is empty; consistency needs at least one sample.")

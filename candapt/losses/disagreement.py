@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
+from candapt.losses.layers import check_logits
+
 
 def absolute_disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
     """Mean absolute difference of two predicted distributions (MCD: Saito et al., CVPR 2018).
@@ -20,7 +22,7 @@ def absolute_disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor
     Raises:
         ValueError: if the shapes differ or there are no samples.
     """
-    _check_logits(first_logits, second_logits)
+    check_logits(first_logits, second_logits)
     return (first_logits.softmax(1) - second_logits.softmax(1)).abs().mean()
 
 
@@ -50,7 +52,7 @@ def symmetric_divergence(
     Raises:
         ValueError: if the shapes differ, there are no samples or the reduction is unknown.
     """
-    _check_logits(first_logits, second_logits)
+    check_logits(first_logits, second_logits)
     if reduction not in ("element", "batch"):
         raise ValueError(f"There is no reduction {reduction!r}; choose element or batch.")
     total = torch.zeros((), dtype=first_logits.dtype, device=first_logits.device)
@@ -75,18 +77,10 @@ def class_balance(logits: Tensor, *, floor: float = 1e-6) -> Tensor:
     Raises:
         ValueError: if there are no samples.
     """
-    _check_logits(logits, logits)
+    check_logits(logits, logits)
     return -(logits.softmax(1).mean(0) + floor).log().mean()
 
 
 def _divergence(log_reference: Tensor, log_approximation: Tensor) -> Tensor:
     """KL(reference || approximation), summed over samples and classes."""
     return kl_div(log_approximation, log_reference, reduction="sum", log_target=True)
-
-
-def _check_logits(first: Tensor, second: Tensor) -> None:
-    if first.dim() != 2 or first.shape != second.shape:
-        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-        raise ValueError(f"Both predictions need logits of the same shape (samples, classes), got {shapes}.")
-    if first.numel() == 0:
-        raise ValueError("The batch is empty; a disagreement needs at least one sample.")

@@ -1,4 +1,4 @@
-"""The features of two domains, one or several layers of each, checked and in one precision."""
+"""What losses are given: features of two domains in one precision, one or several layers, and pairs of predictions."""
 
 from collections.abc import Sequence
 
@@ -53,3 +53,12 @@ def _in_one_precision(source: Tensor, target: Tensor, layer: int) -> tuple[Tenso
         raise ValueError(f"Layer {layer} must hold floating-point features, got {source.dtype} and {target.dtype}.")
     dtype = torch.promote_types(torch.promote_types(source.dtype, target.dtype), torch.float32)
     return source.to(dtype), target.to(dtype)
+
+
+def check_logits(first: Tensor, second: Tensor) -> None:
+    """Refuse two predictions of the same samples that are none, or no such pair."""
+    if first.dim() != 2 or first.shape != second.shape:
+        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"Both predictions need logits of the same shape (samples, classes), got {shapes}.")
+    if first.numel() == 0:
+        raise ValueError("The batch is empty; at least one sample is needed.")

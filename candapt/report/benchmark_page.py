@@ -22,6 +22,7 @@ def benchmark_page(results: Results, stored: Sequence[Mapping[str, Any]]) -> str
     return render(
         "benchmark.html",
         title=results["title"],
+        kind=": benchmark",
         charts=[chart],
         verdict=verdict(results),
         notes=notes(results),

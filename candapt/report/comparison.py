@@ -7,8 +7,9 @@ from candapt.report import plots, words
 from candapt.report.collect import Run
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
-from candapt.report.run_page import class_shares, flat, map_charts, shown_setting
+from candapt.report.run_page import class_shares, map_charts, shown_setting
 from candapt.report.thumbnails import BUDGET, thumbnails_of
+from candapt.runs import leaves
 
 MAPS = 4
 """Runs whose maps are shown, at most."""
@@ -42,6 +43,7 @@ def comparison_page(runs: Sequence[Run], title: str | None = None, measured: Seq
     }
     return render(
         "comparison.html",
+        kind=": comparison",
         title=title or (tasks[0] if len(tasks) == 1 else f"{len(runs)} runs"),
         charts=[chart for group in sections.values() for chart in group],
         points=points,
@@ -159,7 +161,7 @@ def agreement(runs: Sequence[Run], names: Sequence[str]) -> Table | None:
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Settings that are not the same in all runs."""
-    settings = [dict(flat(run.config)) for run in runs]
+    settings = [leaves(run.config) for run in runs]
     keys = list(dict.fromkeys(key for each in settings for key in each))
     rows = [
         (key, *(shown_setting(each[key]) if key in each else "" for each in settings))

@@ -46,13 +46,26 @@ class Points:
 
 
 def render(
-    template: str, *, title: str, charts: Sequence[Chart], points: Mapping[str, Points] | None = None, **context: Any
+    template: str,
+    *,
+    title: str,
+    verdict: str,
+    heading: str | None = None,
+    kind: str = "",
+    warnings: Sequence[Any] = (),
+    charts: Sequence[Chart] = (),
+    points: Mapping[str, Points] | None = None,
+    **context: Any,
 ) -> str:
     """The whole page.
 
     Args:
         template: its name.
         title: of the page.
+        verdict: what it comes to, in a sentence on top.
+        heading: above the verdict; by default the title.
+        kind: what follows "candapt report" above the heading.
+        warnings: what speaks against trusting the result; the verdict then looks otherwise.
         charts: every chart that the template places.
         points: by the key of the map that they are on.
         context: what else the template shows.
@@ -69,6 +82,10 @@ def render(
         .get_template(template)
         .render(
             title=title,
+            heading=heading or title,
+            kind=kind,
+            verdict=verdict,
+            warnings=warnings,
             policy=content_policy(scripts),
             style=Markup(_asset("page.css")),
             scripts=[Markup(script) for script in scripts],

@@ -12,6 +12,7 @@ from candapt.report.collect import Prediction, Run
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
 from candapt.report.thumbnails import BUDGET, Thumbnails, thumbnails_of
+from candapt.runs import leaves
 
 SUREST = 8
 """Samples of each class in its gallery, at most."""
@@ -66,6 +67,7 @@ def run_page(run: Run) -> str:
     return render(
         "run.html",
         title=f"{run.method}: {run.task}",
+        heading=run.task,
         charts=[chart for group in sections.values() for chart in group],
         points=points,
         run=run,
@@ -90,7 +92,7 @@ def run_page(run: Run) -> str:
         unsure=[_item(each, pictures) for each in unsure],
         pictures=bool(pictures),
         settings=Table(
-            "Settings", ("setting", "value"), [(key, shown_setting(value)) for key, value in flat(run.config)]
+            "Settings", ("setting", "value"), [(key, shown_setting(value)) for key, value in leaves(run.config).items()]
         ),
         versions=Table("Versions", ("package", "version"), [*(run.summary.get("versions") or {}).items()]),
     )
@@ -310,13 +312,6 @@ def _column(run: Run, key: str) -> tuple[list[int], list[float]]:
 
 def _item(each: Prediction, pictures: Mapping[str, str]) -> Item:
     return Item(each.name, each.label, each.confidence, pictures.get(each.name))
-
-
-def flat(tree: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Leaves of nested dictionaries by dotted name."""
-    if not isinstance(tree, dict):
-        return [(name, tree)]
-    return [leaf for key, branch in tree.items() for leaf in flat(branch, f"{name}.{key}" if name else str(key))]
 
 
 def shown_setting(value: Any) -> str:
