@@ -17,6 +17,16 @@ Values = dict[str, float]
 """By column."""
 
 
+def are_rounds(value: Any) -> bool:
+    """Whether that is what the examiner tells of rounds."""
+    return isinstance(value, list) and all(
+        isinstance(told, dict)
+        and all(isinstance(told.get(name), int | float) for name in ("round", "accuracy", "mean_class_accuracy"))
+        and all(isinstance(each, int | float) for name, each in told.items() if name != "class_accuracies")
+        for told in value
+    )
+
+
 def is_complete(content: Stored) -> bool:
     """Whether a cell's file has all that the tables are made of, of the right kinds."""
     number = (int, float)
@@ -34,6 +44,11 @@ def is_complete(content: Stored) -> bool:
         )
         and isinstance(chosen, dict)
         and isinstance(chosen.get("rule"), str)
+        and are_rounds(content.get("each_round"))
+        and bool(content["each_round"])
+        and isinstance(content.get("oracle_curve"), list)
+        and bool(content["oracle_curve"])
+        and all(isinstance(value, number) for value in content["oracle_curve"])
     )
 
 

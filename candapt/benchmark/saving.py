@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from candapt.benchmark.examiner import Examiner
+from candapt.benchmark.results import are_rounds
+from candapt.errors import UserError
 from candapt.origin import code_digest
 from candapt.runs import versions, write_json
 from candapt.training.checkpoint import MINUTES, Checkpoints
 from candapt.training.loop import Training
-from candapt.untrusted import fitted, read_json
+from candapt.untrusted import read_json
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ class CellCheckpoints(Checkpoints):
             self.remove()
             return
         super().restore(training)
+        if len(rounds) < training.state.round:
+            raise UserError(f"{str(self.folder)!r} is damaged: remove it to start the cell anew.")
         self.examiner.rounds = rounds[: training.state.round]
 
     def save(self, training: Training) -> None:
@@ -59,10 +63,10 @@ class CellCheckpoints(Checkpoints):
             return None
         try:
             found = read_json(self.folder / FILE)
-            rounds = fitted(found.pop("rounds"), list, "rounds")
+            rounds = found.pop("rounds")
         except (OSError, LookupError, ValueError):  # killed before the first checkpoint
             return None
-        if found != self.told:
-            log.warning("%s was made with other versions, settings or data: the cell starts anew.", self.folder)
+        if found != self.told or not are_rounds(rounds):
+            log.warning("%s was saved with other versions, settings or data: the cell starts anew.", self.folder)
             return None
         return list(rounds)

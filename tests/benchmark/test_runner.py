@@ -106,7 +106,7 @@ def test_a_long_cell_goes_on_where_it_was(planned: Planner, tmp_path: Path, monk
     assert not cell.saved(tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("changed", ["code", "measured"])
+@pytest.mark.parametrize("changed", ["code", "measured", "rounds"])
 def test_a_cell_that_was_saved_by_other_code_starts_anew(
     changed: str, planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,10 +116,12 @@ def test_a_cell_that_was_saved_by_other_code_starts_anew(
     if changed == "code":
         monkeypatch.setattr(saving, "code_digest", lambda: "other")
     else:
-        (plan.cells[0].saved(tmp_path / "out") / saving.FILE).write_text('{"rounds": 3}')
+        path = plan.cells[0].saved(tmp_path / "out") / saving.FILE
+        told = json.loads(path.read_text()) | {"rounds": [{"round": "x"}]} if changed == "rounds" else []
+        path.write_text(json.dumps(told))
     run(plan, tmp_path / "out")
     assert not any("Going on from" in message for message in caplog.messages)
-    assert ("starts anew" in caplog.text) is (changed == "code")
+    assert ("starts anew" in caplog.text) is (changed != "measured")
 
 
 def test_what_is_stored_is_not_run_again(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

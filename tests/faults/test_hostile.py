@@ -12,7 +12,7 @@ import socket
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from safetensors.torch import load_file, save_file
 from benchmarks.fuzzing.trial import limits
 from candapt import untrusted
 from candapt.adaptation import adapt
+from candapt.benchmark.plan import make_plan
 from candapt.benchmark.runner import check_folder, read_stored
+from candapt.benchmark.runner import run as run_benchmark
 from candapt.cli import main
 from candapt.cli.config import read_config
 from candapt.data import decoding
@@ -685,6 +687,20 @@ class TestFolders:
         with limits(memory=LITTLE), pytest.raises(UserError, match="remove it to have it made again"):
             read_stored(tmp_path / "seed-0.json", {})
 
+    def test_a_cell_that_lacks_something_is_refused(self, tmp_path: Path) -> None:
+        settings = {"source-only": quick_settings("source-only", rounds=1, training__steps=1)}
+        arrays = {f"{name}_{part}": value for name in ("amazon", "dslr") for part, value in (("x", X), ("y", Y))}
+        np.savez(tmp_path / "office31.npz", classes=np.array(["a", "b"]), **arrays)
+        plan = make_plan("office31", tmp_path / "office31.npz", settings, tasks=["A→D"])
+        run_benchmark(plan, tmp_path / "out")
+        (path,) = (tmp_path / "out").rglob("seed-0.json")
+        stored = json.loads(path.read_text())
+        for name in stored:
+            for changed in ({}, {name: None}, {name: [{"a": []}]}):
+                path.write_text(json.dumps({key: value for key, value in stored.items() if key != name} | changed))
+                with suppress(UserError):
+                    run_benchmark(plan, tmp_path / "out")
+
 
 class TestResume:
     @pytest.mark.parametrize(
@@ -745,8 +761,11 @@ class TestTerminal:
 def test_every_claim_of_the_threat_model_names_a_test() -> None:
     """`docs/security.md` has tests by file and name, and they exist."""
     root = Path(__file__).parents[2]
-    rows = [line for line in (root / "docs" / "security.md").read_text().splitlines() if line.startswith("| ")]
-    claims = [row for row in rows if not row.startswith(("| who", "| ---", "| what"))]
+    text = (root / "docs" / "security.md").read_text()
+    tables = [
+        part.splitlines() for part in text.split("\n\n") if part.startswith("| what they could try | what happens |")
+    ]
+    claims = [row for _, _, *rows in tables for row in rows if row.startswith("| ")]
     assert len(claims) > 20
     for claim in claims:
         proof = claim.rstrip(" |").rpartition("|")[2]
