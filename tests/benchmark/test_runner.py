@@ -286,7 +286,7 @@ def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp
         run(plan, tmp_path / "out", jobs=2)
     killer.join()
     for other in multiprocessing.active_children():
-        other.join(10)
+        other.join(120)  # one that still starts does so first, which takes long on a busy machine
         assert not other.is_alive()
 
 
