@@ -299,6 +299,7 @@ def _cell_seeds() -> list[bytes]:
         },
         **{"network": {"backbone": "features", "finetune": "head"}, "chosen": {"rule": "last", **measured}},
         **{"last": measured, "oracle": measured, "task": {"name": "a"}, "settings": {"seed": 0}},
+        **{"each_round": [{"warmup": 0, "score_entropy": 0.5, **measured}], "oracle_curve": [0.5]},
     }
     return [json.dumps(told).encode()]
 
