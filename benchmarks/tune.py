@@ -22,6 +22,7 @@ from candapt.commands.adapt import adapt
 from candapt.commands.job import Job
 from candapt.console import show_log
 from candapt.evaluation.metrics import accuracy
+from candapt.evaluation.scores import SCORES
 from candapt.presets import make_settings
 from candapt.settings import Settings
 from candapt.tuning.objective import DEFAULT
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--score", default=DEFAULT)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     show_log()
@@ -53,17 +55,18 @@ def main() -> None:
 def measure(folder: Path, truth: torch.Tensor, options: argparse.Namespace) -> dict[str, Any]:
     """Search with kills on the way, then train the defaults and the winner once more and look at the labels."""
     words = ["tune", folder / "source.npz", folder / "target.npz", "--trials", options.trials]
-    words += ["--rounds", options.rounds, "--seed", options.seed, "--score", DEFAULT]
+    words += ["--rounds", options.rounds, "--seed", options.seed, "--score", options.score]
     out, started = folder / "out", time.monotonic()
     stops = [(number + 1) * options.trials // (options.kills + 1) for number in range(options.kills)]
     hits = sum(kill_after(words, out, trials) for trials in stops)
     finish(*continued(words, out))
     seconds = time.monotonic() - started
     trials = json.loads((out / "trials.json").read_text(encoding="utf-8"))["trials"]
-    best = max((trial for trial in trials if trial["score"] is not None), key=lambda trial: trial["score"])
+    sign = 1 if SCORES[options.score].higher_is_better else -1
+    best = max((trial for trial in trials if trial["score"] is not None), key=lambda trial: sign * trial["score"])
     settings = make_settings("can", seed=options.seed, changes={"rounds": options.rounds})
     return {
-        "score": DEFAULT,
+        "score": options.score,
         "trials": len(trials),
         "rounds": options.rounds,
         "kills": hits,
@@ -71,8 +74,8 @@ def measure(folder: Path, truth: torch.Tensor, options: argparse.Namespace) -> d
         "failed": sum(trial["state"] == "failed" for trial in trials),
         "seconds": round(seconds, 1),
         "seconds_training": round(sum(trial["seconds"] for trial in trials), 1),
-        "defaults": again(folder, "defaults", settings, trials[0], truth),
-        "winner": again(folder, "winner", apply(settings, best["settings"]), best, truth),
+        "defaults": again(folder, "defaults", settings, trials[0], options.score, truth),
+        "winner": again(folder, "winner", apply(settings, best["settings"]), best, options.score, truth),
     }
 
 
@@ -94,7 +97,9 @@ def count(out: Path) -> int:
     return len(json.loads(path.read_text(encoding="utf-8"))["trials"]) if path.exists() else 0
 
 
-def again(folder: Path, name: str, settings: Settings, trial: dict[str, Any], truth: torch.Tensor) -> dict[str, Any]:
+def again(
+    folder: Path, name: str, settings: Settings, trial: dict[str, Any], score: str, truth: torch.Tensor
+) -> dict[str, Any]:
     """The training of a trial once more, outside of the search; its predictions are measured by the oracle."""
     job = Job(folder / "source.npz", folder / "target.npz", settings, baseline=False, report=False)
     adapted = adapt(job, folder / name)
@@ -102,7 +107,7 @@ def again(folder: Path, name: str, settings: Settings, trial: dict[str, Any], tr
         "trial": trial["number"],
         "settings": trial["settings"],
         "score": trial["score"],
-        "score_again": adapted.record[f"score_{DEFAULT}"],
+        "score_again": adapted.record[f"score_{score}"],
         "oracle_accuracy": accuracy(truth, adapted.predictions.labels),
     }
 
