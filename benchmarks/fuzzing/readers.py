@@ -29,7 +29,8 @@ from candapt.data.lists import labeled_list_domain, list_domain
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.methods import METHODS
-from candapt.network.backbones import SmallCNN, build_backbone
+from candapt.network.backbones import build_backbone
+from candapt.network.small_cnn import SmallCNN
 from candapt.presets import make_settings
 from candapt.report.collect import read_run
 from candapt.runs import describe_settings

@@ -42,7 +42,8 @@ from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.files import digest, read_tensors, write_atomically
 from candapt.model import load
-from candapt.network.backbones import SmallCNN, read_weights
+from candapt.network.backbones import read_weights
+from candapt.network.small_cnn import SmallCNN
 from candapt.runs import RunFolder
 from candapt.training.checkpoint import restore_checkpoint, save_checkpoint
 from tests.toy import Toy, make_toy, make_training, quick_settings

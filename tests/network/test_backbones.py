@@ -83,18 +83,6 @@ class TestSplit:
 
 
 class TestBuild:
-    @pytest.mark.parametrize("size", [8, 16, 28, 32])
-    def test_small_cnn_takes_small_grey_images(self, size: int) -> None:
-        backbone = build_backbone("small-cnn")
-        assert backbone(torch.rand(3, 1, size, size)).shape == (3, 256)
-        assert backbone.expects.channels == 1
-
-    @pytest.mark.parametrize("size", [8, 16, 28, 32])
-    def test_small_cnn_pools_quarters(self, size: int) -> None:
-        maps = torch.rand(2, 3, size // 8, size // 8 + 1)
-        expected = nn.functional.adaptive_avg_pool2d(maps, 2).flatten(2)
-        torch.testing.assert_close(backbones._quarters(maps), expected)
-
     def test_vits_take_other_sizes(self) -> None:
         backbone = build_backbone("vit_tiny_patch16_224", pretrained=False)
         assert backbone(torch.rand(1, 3, 96, 96)).shape == (1, 192)
