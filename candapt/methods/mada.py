@@ -17,8 +17,8 @@ from candapt.network.network import Network, Outputs
 class MADASettings:
     """MADA's own settings."""
 
-    weight: float = 1.0
-    """Weight of the discriminators' cross-entropy, added over the classes; the authors' code has 0.3."""
+    weight: float = 0.3
+    """Weight of the discriminators' cross-entropy, added over the classes, as in the authors' code."""
     constant_weights: bool = False
     """Let no gradient into the probabilities that weigh the features, as the authors' code does."""
     width: int = 128

@@ -80,7 +80,7 @@ class TestMADA:
     @pytest.mark.parametrize("constant", [False, True])
     def test_the_gradient_into_the_weights(self, constant: bool) -> None:
         """The paper's formula has one into the softmax, the authors' code none; the head learns by it or does not."""
-        method = tiny("mada", width=6, constant_weights=constant)
+        method = tiny("mada", weight=1.0, width=6, constant_weights=constant)
         made = gradients(losses(method, 0.2)["domain"], method.network.head)
         plain = gradients(self.by_hand(method), method.network.head)
         for a, b in zip(made, plain, strict=True):
@@ -88,7 +88,7 @@ class TestMADA:
             torch.testing.assert_close(a, torch.zeros_like(b) if constant else -ramped(0.2, 10) * b)
 
     def test_the_backbone_unlearns_and_the_discriminators_learn(self) -> None:
-        method = tiny("mada", width=6)
+        method = tiny("mada", weight=1.0, width=6)
         made, plain = losses(method, 0.2)["domain"], self.by_hand(method)
         for a, b in zip(gradients(made, method.network), gradients(plain, method.network), strict=True):
             torch.testing.assert_close(a, -ramped(0.2, 10) * b)
