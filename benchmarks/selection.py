@@ -24,7 +24,7 @@ Cell = dict[str, Any]
 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_cells(Path(folder))]
-    rules = {name: judge(cells, name) for name in (LAST, *SCORES)}
+    rules = {name: judge(known, name) for name in (LAST, *SCORES) if (known := scored(cells, name))}
     told = {
         "cells": len(cells),
         "methods": sorted({cell["row"] for cell in cells}),
@@ -43,6 +43,27 @@ def read_cells(folder: Path) -> list[Cell]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cells/*/*/seed-*.json"))]
 
 
+def scored(cells: Sequence[Cell], rule: str) -> list[Cell]:
+    """Cells of the tasks and seeds that have the score: one that is new is not in stored cells.
+
+    A score that a method cannot have, as source-only has no filter, does not leave its cells out.
+    """
+    plain = [cell for cell in cells if cell["row"] == BASELINE]
+    if any(_has(cell, rule) for cell in plain):
+        having = {place(cell) for cell in plain if _has(cell, rule)}
+        return [cell for cell in cells if place(cell) in having]
+    return list(cells) if any(_has(cell, rule) for cell in cells) else []
+
+
+def _has(cell: Cell, rule: str) -> bool:
+    return merit(cell["each_round"][-1], rule) is not None
+
+
+def place(cell: Cell) -> tuple[str, int]:
+    """Task and seed of a cell."""
+    return cell["task"]["name"], cell["settings"]["seed"]
+
+
 def accuracies(cell: Cell) -> list[float]:
     """True accuracy after each round that could be chosen."""
     return [told["accuracy"] for told in cell["each_round"] if not told["warmup"]]
@@ -52,6 +73,7 @@ def judge(cells: Sequence[Cell], rule: str) -> dict[str, float | None]:
     """What a rule chooses, and how it ranks rounds of one run and runs of one task.
 
     Returns:
+        cells: how many it was judged by.
         accuracy: of the rounds that it chooses, on average.
         loss: what the oracle's rounds have more.
         worst_task: the least that all methods together gain over source-only on a task.
@@ -68,6 +90,7 @@ def judge(cells: Sequence[Cell], rule: str) -> dict[str, float | None]:
     tasks = {task for task, _ in gains}
     last_rounds = by_task(cells, lambda cell: cell["each_round"][-1])
     return {
+        "cells": len(cells),
         "accuracy": mean(chosen),
         "loss": mean(max(accuracies(cell)) for cell in cells) - mean(chosen),
         "worst_task": min(mean(g for (t, _), each in gains.items() if t == task for g in each) for task in tasks),

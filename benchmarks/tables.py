@@ -143,7 +143,7 @@ def selection() -> str:
     result = load("selection")
     rows = [
         [
-            f"`{name}`",
+            f"`{name}`" + (f" ({rule['cells']} runs)" if rule["cells"] < result["cells"] else ""),
             f"{rule['accuracy']:.1%}",
             *(f"{100 * rule[figure]:+.1f}" for figure in ("loss", "worst_task", "worst_row")),
             *("" if rule[figure] is None else f"{rule[figure]:.2f}" for figure in ("rounds", "runs")),

@@ -3,6 +3,7 @@
 Notation: p are target probabilities of shape (n, classes), features have shape (n, d).
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,22 @@ def neighbor_agreement(predicted: Tensor, neighbors: Tensor) -> float:
     return float((predicted[neighbors] == predicted[:, None]).double().mean())
 
 
+def neighbor_information(predicted: Tensor, neighbors: Tensor, classes: int) -> float:
+    """Mutual information of the predictions of a sample and of a neighbor, over its maximum log(classes).
+
+    Unlike their agreement it rewards neither few classes nor classes that are merged.
+    """
+    own, near = predicted[:, None].expand_as(neighbors).flatten(), predicted[neighbors].flatten()
+    mutual = _entropy_of(own) + _entropy_of(near) - _entropy_of(own * classes + near)
+    return mutual / math.log(max(classes, 2))
+
+
+def _entropy_of(labels: Tensor) -> float:
+    """Entropy of the shares of the labels, in nats."""
+    counts = np.unique(labels.numpy(), return_counts=True)[1]
+    return float(torch.special.entr(torch.as_tensor(counts / counts.sum())).sum())
+
+
 def confidence(logits: Tensor) -> float:
     """Mean probability of the predicted class."""
     return float(logits.softmax(1).amax(1).mean())
@@ -212,6 +229,12 @@ def _dev(seen: Evidence) -> float | None:
     return deep_embedded_validation(losses[seen.domains.source_rows].double(), seen.domains.weights.double())
 
 
+def _information(seen: Evidence) -> float | None:
+    if seen.first_neighbors is None:
+        return None
+    return neighbor_information(seen.predicted, seen.first_neighbors, seen.target.logits.shape[1])
+
+
 SCORES: dict[str, Score] = {
     "entropy": Score("mean entropy of the target's predictions", False, lambda e: entropy(e.target.probabilities)),
     "information": Score(
@@ -260,6 +283,7 @@ SCORES: dict[str, Score] = {
         True,
         lambda e: None if e.first_neighbors is None else neighbor_agreement(e.predicted, e.first_neighbors),
     ),
+    "neighbor_information": Score("what a prediction tells of its neighbors', of at most 1", True, _information),
 }
 """Label-free scores by name; each stands in a round's record as `score_NAME`."""
 

@@ -46,7 +46,7 @@ ACRONYMS = {"adr", "bnm", "can", "dan", "dann", "dev", "jan", "mada", "mcc", "mc
 TITLES = {"class_ami": "ClassAMI"}
 SHARES = {
     *("agreement", "confidence", "domain_error", "first_agreement", "kept", "label_change", "neighbors"),
-    *("source_accuracy", "source_confidence"),
+    *("neighbor_information", "source_accuracy", "source_confidence"),
 }
 """Scores that are parts of one."""
 MAIN_SCORES = ("agreement", "neighbors", "class_ami", "information", "snd", "protocol")

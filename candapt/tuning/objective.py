@@ -4,9 +4,10 @@ from candapt.errors import UserError
 from candapt.evaluation.scores import SCORES
 from candapt.settings import Settings
 
-DEFAULT = "neighbors"
-"""It compares predictions with features from before training, which no setting touches. `class_ami` clusters adapted
-ones, and a strong alignment makes these look good, right or wrong: benchmarks/tune.py was misled by it."""
+DEFAULT = "neighbor_information"
+"""It compares predictions with features from before training, which no setting touches, and does not reward collapse.
+`class_ami` clusters adapted features, and a strong alignment makes these look good, right or wrong: benchmarks/tune.py
+was misled by it."""
 
 INCOMPARABLE = {
     "kept": "settings that are searched decide how much is kept",

@@ -75,6 +75,22 @@ def test_neighbors_match_their_reference() -> None:
     assert scores.nearest_neighbors(features[:3], 5).shape == (3, 2)
 
 
+def test_neighbor_information_matches_its_reference() -> None:
+    features, labels = grouped(each=8, spread=1.5), torch.arange(4).repeat_interleave(8)
+    near = scores.nearest_neighbors(features, 5)
+    expected = reference.neighbor_information(labels.tolist(), features, 5, 4)
+    assert scores.neighbor_information(labels, near, 4) == pytest.approx(expected)
+
+
+def test_neighbor_information_rewards_no_collapse() -> None:
+    groups = torch.arange(4).repeat_interleave(40)
+    near = scores.nearest_neighbors(grouped(), 5)
+    merged, one = groups // 2, torch.zeros_like(groups)
+    assert [scores.neighbor_agreement(labels, near) for labels in (groups, merged, one)] == [1, 1, 1]
+    found = [scores.neighbor_information(labels, near, 4) for labels in (groups, merged, one)]
+    assert found == pytest.approx([1, 0.5, 0])
+
+
 class TestDomains:
     def test_domains_that_differ_are_told_apart(self) -> None:
         source, target = grouped(seed=0), grouped(seed=1)

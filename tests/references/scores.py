@@ -53,3 +53,18 @@ def neighbors(labels: list[int], features: Tensor, count: int) -> float:
         others = sorted((-float(one @ other), j) for j, other in enumerate(units) if j != i)
         shares.append(np.mean([labels[j] == labels[i] for _, j in others[:count]]))
     return float(np.mean(shares))
+
+
+def neighbor_information(labels: list[int], features: Tensor, count: int, classes: int) -> float:
+    """Sum over pairs of labels of P(a, b) log(P(a, b) / P(a) P(b)), pairs being samples and their neighbors."""
+    units = [row / row.norm() for row in features.double()]
+    pairs = []
+    for i, one in enumerate(units):
+        others = sorted((-float(one @ other), j) for j, other in enumerate(units) if j != i)
+        pairs += [(labels[i], labels[j]) for _, j in others[:count]]
+    total = 0.0
+    for a, b in set(pairs):
+        both = pairs.count((a, b)) / len(pairs)
+        first, second = (sum(pair[side] == c for pair in pairs) / len(pairs) for side, c in enumerate((a, b)))
+        total += both * math.log(both / (first * second))
+    return total / math.log(classes)

@@ -91,14 +91,16 @@ class TestResult:
         assert main([*map(str, words), "--out", str(run), "--report", "false", "--baseline", "false"]) == 0
         rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         trials = outcome(undisturbed)["trials"]
-        assert rounds[-1]["score_neighbors"] == max(trial["score"] for trial in trials if trial["score"] is not None)
+        assert rounds[-1]["score_neighbor_information"] == max(
+            trial["score"] for trial in trials if trial["score"] is not None
+        )
 
     def test_what_is_shown(self, tune: Tune, capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path) -> None:
         assert tune("--trials", 2) == 0
         told = capsys.readouterr()
-        assert "1/2 trial 0: neighbors 0." in told.err
-        assert told.out.split()[:8] == ["start", "max", "min", "learning", "trial", "neighbors", "weight", "share"]
-        assert "Best by neighbors: trial " in told.out
+        assert "1/2 trial 0: neighbor_information 0." in told.err
+        assert told.out.split()[:6] == ["neighbor", "start", "max", "min", "learning", "trial"]
+        assert "Best by neighbor_information: trial " in told.out
         paths = f"{data / 'source.npz'} {data / 'target.npz'} --config {tmp_path / 'out' / 'config.yaml'}"
         assert told.out.splitlines()[-1] == f"Train with these settings: candapt adapt {paths} --out RUN"
 
@@ -276,7 +278,7 @@ class TestResume:
         for more, told in (
             (["--rounds", 5], "rounds was 4 and is 5"),
             (["--seed", 1], "seed was 0 and is 1"),
-            (["--score", "bnm"], "score was neighbors and is bnm"),
+            (["--score", "bnm"], "score was neighbor_information and is bnm"),
             (["--can.weight", 0.3], "searched.can.weight was [0.03, 3, True] and is None"),
         ):
             assert tune("--resume", *more) == 2
