@@ -31,6 +31,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "can.samples": 3,
         "can.unit_centers": True,
         "can.align_centers": False,
+        "can.neighbors": 0,
         "can.warmup": 0,
     },
     # The authors' released code, its configuration for Office-31.
@@ -51,6 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "can.samples": 3,
         "can.unit_centers": False,
         "can.align_centers": True,
+        "can.neighbors": 0,
         "can.warmup": 0,
     },
 }
