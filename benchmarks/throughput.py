@@ -1,0 +1,106 @@
+"""The whole ResNet-50 trained on images, amazon → webcam of Office-31: `python -m benchmarks.throughput`.
+
+Does it learn, and how many images a second does the training loop take against the bare backbone's forward and backward
+pass over as many images? The bare passes are timed in the same process, before and after the training. Needs
+`data/office31` and `weights/resnet50-imagenet.safetensors` below `../shared` or the folder that CANDAPT_SHARED names.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.record import record
+from candapt.adaptation import adapt
+from candapt.commands.job import Job, read_inputs
+from candapt.console import show_log
+from candapt.data.domains import Side
+from candapt.evaluation.metrics import accuracy
+from candapt.methods.can import CANSettings
+from candapt.network.backbones import build_backbone
+from candapt.presets import make_settings
+from candapt.training.loop import Record, Training
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    show_log()
+    shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
+    weights = shared / "weights" / "resnet50-imagenet.safetensors"
+    changes = {
+        "rounds": options.rounds,
+        "training.steps": options.steps,
+        "training.statistics": "running",  # one pass over all images less in each round
+        "network.finetune": "all",
+        "network.backbone": "resnet50",
+        "network.weights": weights,
+    }
+    settings = make_settings("can", seed=options.seed, changes=changes)
+    amazon, webcam = (shared / "data" / "office31" / name for name in ("amazon", "webcam"))
+    inputs = read_inputs(Job(amazon, webcam, settings, target_labels=webcam))
+    assert inputs.truth is not None
+    method = settings.adaptation or CANSettings()
+    parts = [settings.training.batch_size, *[method.classes * method.samples] * 2]
+    before = bare(weights, parts, options.steps)
+    watch = Watch(sum(parts), inputs.truth)
+    adapt(inputs.task, settings, images=inputs.images, layers=inputs.layers, watcher=watch)
+    after = bare(weights, parts, options.steps)
+    told = {
+        "rounds": options.rounds,
+        "steps": options.steps,
+        "seed": options.seed,
+        "images_per_step": sum(parts),
+        "training_images_per_second": watch.images / watch.seconds,
+        "bare_images_per_second": [before, after],
+        "ratio": watch.images / watch.seconds / ((before + after) / 2),
+        "classification": watch.losses,
+        "oracle_accuracy": watch.accuracies,
+    }
+    record("throughput", told)
+
+
+class Watch:
+    """Times the steps of a round but the first, before which the target is clustered, and notes what is learned."""
+
+    def __init__(self, images_per_step: int, truth: torch.Tensor) -> None:
+        self.images_per_step, self.truth = images_per_step, truth
+        self.images, self.seconds, self.last = 0, 0.0, 0.0
+        self.losses: list[Any] = []
+        self.accuracies: list[float] = []
+
+    def on_step(self, done: int, planned: int) -> None:
+        """Add up the time since the step before."""
+        now = time.perf_counter()
+        if done > 1:
+            self.images += self.images_per_step
+            self.seconds += now - self.last
+        self.last = now
+
+    def on_round(self, training: Training, record: Record) -> None:
+        """Note the loss, and by the labels the accuracy."""
+        self.losses.append(record["classification"])
+        self.accuracies.append(accuracy(self.truth, training.embed(Side.TARGET).logits.argmax(1)))
+
+
+def bare(weights: Path, parts: list[int], steps: int) -> float:
+    """Images a second through the backbone, forward and backward, in batches of the same sizes but the first."""
+    backbone = build_backbone("resnet50", weights=weights).train()
+    batches = [torch.randn(size, 3, 224, 224) for size in parts]
+    started = 0.0
+    for step in range(steps):
+        if step == 1:
+            started = time.perf_counter()
+        backbone.zero_grad()
+        torch.autograd.backward(torch.stack([backbone(batch).sum() for batch in batches]).sum())
+    return (steps - 1) * sum(parts) / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()
