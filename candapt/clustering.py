@@ -151,7 +151,7 @@ def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, unit: b
 
 
 @torch.no_grad()
-def nearest_neighbors(features: Tensor, count: int = NEIGHBORS, *, chunk_size: int = CHUNK_SIZE) -> Tensor:
+def nearest_neighbors(features: Tensor, count: int = NEIGHBORS, *, chunk_size: int = CHUNK_SIZE // 8) -> Tensor:
     """The other samples with the most similar direction, nearest first, shape (n, count) or fewer columns.
 
     Args:
