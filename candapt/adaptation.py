@@ -189,7 +189,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "method.classes": (1, math.inf),
     "method.samples": (1, math.inf),
     "method.clustering_steps": (0, math.inf),
-    "method.neighbors": (0, math.inf),
     "method.warmup": (0, math.inf),
     "method.start_share": (0, 1),
     "method.full_share": (0, math.inf),

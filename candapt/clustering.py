@@ -1,4 +1,4 @@
-"""Pseudo-labels by spherical k-means, as in CAN (Kang et al., CVPR 2019, section "Optimizing CAN"), and neighbors."""
+"""Pseudo-labels by spherical k-means, as in CAN (Kang et al., CVPR 2019, section "Optimizing CAN")."""
 
 from dataclasses import dataclass, replace
 
@@ -11,8 +11,6 @@ from candapt.errors import UserError
 
 CHUNK_SIZE = 4096
 """Samples looked at together: 32 MB of float32 features of size 2048."""
-NEIGHBORS = 5
-"""Samples that a sample is looked at with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,33 +146,6 @@ def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, unit: b
         samples = chunk.to(precision)
         centers += _class_sums(normalize(samples) if unit else samples, chunk_labels, num_classes)
     return centers
-
-
-@torch.no_grad()
-def nearest_neighbors(features: Tensor, count: int = NEIGHBORS, *, chunk_size: int = CHUNK_SIZE // 8) -> Tensor:
-    """The other samples with the most similar direction, nearest first, shape (n, count) or fewer columns.
-
-    Args:
-        features: shape (n, d).
-        count: neighbors of each sample.
-        chunk_size: samples looked at together; bounds memory and does not change the result.
-    """
-    units = normalize(features.to(_precision(features)))
-    found = []
-    for start in range(0, len(units), chunk_size):
-        similarity = units[start : start + chunk_size] @ units.T
-        similarity.diagonal(start).fill_(-torch.inf)
-        found.append(similarity.topk(min(count, len(units) - 1), dim=1).indices)
-    return torch.cat(found)
-
-
-def smoothed(features: Tensor, neighbors: Tensor) -> Tensor:
-    """Directions halfway between those of the samples (n, d) and the mean of their neighbors' (n, k), shape (n, d)."""
-    units = normalize(features.to(_precision(features)))
-    around = torch.zeros_like(units)
-    for column in neighbors.T:  # one at a time: all together are k times as large as the features
-        around += units[column]
-    return units + around / max(1, neighbors.shape[1])
 
 
 def cosine_distances(a: Tensor, b: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "can.samples": 3,
         "can.unit_centers": True,
         "can.align_centers": False,
-        "can.neighbors": 0,
         "can.warmup": 0,
     },
     # The authors' released code, its configuration for Office-31.
@@ -52,7 +51,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "can.samples": 3,
         "can.unit_centers": False,
         "can.align_centers": True,
-        "can.neighbors": 0,
         "can.warmup": 0,
     },
 }

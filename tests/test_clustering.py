@@ -19,8 +19,6 @@ from candapt.clustering import (
     class_centers,
     cosine_distances,
     label_change,
-    nearest_neighbors,
-    smoothed,
     spherical_kmeans,
 )
 from candapt.errors import UserError
@@ -430,41 +428,6 @@ def test_center_shift() -> None:
     assert center_shift(torch.zeros(2, 2), torch.zeros(2, 2)) == 0.0
     with pytest.raises(UserError, match="same classes"):
         center_shift(before, before[:1])
-
-
-@given(seed=seeds)
-@fast
-def test_neighbors_are_those_of_the_largest_cosine(seed: int) -> None:
-    features, _ = blobs(seed, samples=20)
-    units = features / features.norm(dim=1, keepdim=True)
-    near = nearest_neighbors(features, 4, chunk_size=7)
-    for row, found in enumerate(near.tolist()):
-        others = sorted((-float(units[row] @ units[other]), other) for other in range(20) if other != row)
-        assert found == [other for _, other in others[:4]]
-
-
-def test_there_may_be_fewer_neighbors_than_asked_for() -> None:
-    assert nearest_neighbors(torch.eye(3), 5).shape == (3, 2)
-    assert nearest_neighbors(torch.eye(1), 5).shape == (1, 0)
-
-
-def test_smoothed_directions_are_halfway_to_the_neighbors() -> None:
-    features, _ = blobs(0, samples=12)
-    near = nearest_neighbors(features, 3)
-    units = [row / row.norm() for row in features]
-    for row, found in enumerate(smoothed(features, near)):
-        mean = sum((units[other] for other in near[row].tolist()), torch.zeros(6, dtype=torch.float64)) / 3
-        torch.testing.assert_close(found / 2, (units[row] + mean) / 2)
-    torch.testing.assert_close(smoothed(features, near[:, :0]), torch.stack(units))  # nobody near: as it is
-
-
-def test_neighbors_bring_a_stray_sample_back() -> None:
-    features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [0.6, 0.7], [0.0, 1.0], [0.1, 1.0], [-0.1, 1.0]])
-    near = torch.tensor([[1, 2], [0, 2], [0, 1], [0, 1], [5, 6], [4, 6], [4, 5]])  # the stray one belongs to the first
-    alone = spherical_kmeans(features, torch.eye(2))
-    together = spherical_kmeans(smoothed(features, near), torch.eye(2))
-    assert alone.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert together.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from candapt.clustering import class_centers, nearest_neighbors
-from candapt.evaluation.scores import agreement, neighbor_agreement
+from candapt.clustering import class_centers
+from candapt.evaluation.scores import agreement, nearest_neighbors, neighbor_agreement
 
 # The limits lie about halfway between good and made bad runs on Office-31; benchmarks/alarm.py measures them.
 CONSISTENT = 0.65

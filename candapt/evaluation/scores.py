@@ -26,6 +26,8 @@ DIMENSIONS = 64
 """Width to which features are projected before they are clustered or a domain classifier is trained on them."""
 JUDGED = 1000
 """Samples of each domain that the domain classifier looks at, at most; half of them to learn from."""
+NEIGHBORS = 5
+"""Target samples that a prediction is compared with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +197,14 @@ def principal_directions(features: Tensor, width: int, draw: torch.Generator) ->
     directions, _ = torch.linalg.qr(centered.T @ (centered @ start))
     reduced: Tensor = centered @ directions
     return reduced
+
+
+def nearest_neighbors(features: Tensor, count: int = NEIGHBORS) -> Tensor:
+    """The other samples with the most similar direction, nearest first, shape (n, count) or fewer columns."""
+    units = normalize(features.float())
+    similarity = units @ units.T
+    similarity.fill_diagonal_(-torch.inf)
+    return similarity.topk(min(count, len(units) - 1), dim=1).indices
 
 
 @dataclass(frozen=True)

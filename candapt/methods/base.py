@@ -67,8 +67,6 @@ class Round:
     """Features and logits of a whole domain by the network as it is now."""
     previous: Clusters | None
     """Clusters of the round before."""
-    neighbors: Callable[[int], Tensor]
-    """So many nearest samples of each target sample, shape (n, count), as the network saw them when first asked."""
 
     def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
         """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""

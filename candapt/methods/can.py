@@ -7,7 +7,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from candapt.clustering import NEIGHBORS, Clusters, class_centers, smoothed, spherical_kmeans
+from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
 from candapt.losses import contrastive_domain_discrepancy
@@ -46,9 +46,6 @@ class CANSettings:
     """Match clusters to classes again after clustering (the authors' code)."""
     clustering_steps: int = 100
     """Cap on the steps of one clustering."""
-    neighbors: int = NEIGHBORS
-    """Each target sample is clustered together with this many neighbors, the nearest before the first alignment, which
-    are of its class more often than not; 0: alone, as in the paper."""
     warmup: int | None = None
     """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 5,
     for a network that starts at random, whose first clusters would mean nothing, else 0."""
@@ -100,11 +97,8 @@ class CAN(Method):
         centers = class_centers(
             round.embed(Side.SOURCE).features, source.labels, round.task.num_classes, unit=settings.unit_centers
         )
-        target = round.embed(Side.TARGET).features
-        if settings.neighbors and not self.warms_up(round):
-            target = smoothed(target, round.neighbors(settings.neighbors))
         return spherical_kmeans(
-            target,
+            round.embed(Side.TARGET).features,
             centers,
             max_steps=settings.clustering_steps,
             unit=settings.unit_centers,

@@ -29,8 +29,6 @@ class NoAlternationSettings(CANSettings):
     """Has no effect: there are no clusters to match."""
     clustering_steps: int = 100
     """Has no effect: nothing is clustered."""
-    neighbors: int = 0
-    """Has no effect: nothing is clustered."""
     warmup: int | None = None
     """Rounds of source cross-entropy alone at the start, where the labels of a new classifier are mere chance; null: a
     quarter of the rounds, but at most 5."""

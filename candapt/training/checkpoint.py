@@ -129,7 +129,7 @@ def save_checkpoint(training: "Training", folder: Path, *, seconds: float = 0.0)
     tensors = {f"method.{name}": value for name, value in training.method.state_dict().items()}
     for name, optimizer in training.optimizers.items():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in _buffers_of(optimizer).items()}
-    tensors |= {f"remembered.{name}": value for name, value in state.remembered.items()}
+    tensors |= {f"scored.{name}": value for name, value in state.scored.items()}
     if state.kept is not None:
         tensors |= {f"kept.{name}": value for name, value in state.kept.tensors.items()}
         told["kept"] = {"round": state.kept.round, "merit": state.kept.merit}
@@ -197,10 +197,8 @@ def _load(training: "Training", tensors: dict[str, Tensor], told: dict[str, Any]
             or not 0 <= int(clusters.labels.min()) <= int(clusters.labels.max()) < task.num_classes
         ):
             raise ValueError("its clusters are of other data")
-    remembered = tensors_below("remembered.", tensors)
-    for name, size in (("neighbors", task.target.size), ("first_neighbors", training.scorer.target_size)):
-        if name in remembered:
-            _check_rows(remembered[name], size)
+    scored = tensors_below("scored.", tensors)
+    _check_neighbors(scored.get("first_neighbors"), training.scorer.target_size)
     _check_told(told)
     if "kept" in told:
         _check_alike(own, {f"method.{name}": value for name, value in tensors_below("kept.", tensors).items()})
@@ -211,7 +209,7 @@ def _load(training: "Training", tensors: dict[str, Tensor], told: dict[str, Any]
     training.fabric.strategy.precision.load_state_dict(told["scaler"])
     state = training.state
     state.round, state.iteration, state.history = told["round"], told["iteration"], told["history"]
-    state.remembered = remembered
+    state.scored = scored
     state.kept = Kept(**told["kept"], tensors=tensors_below("kept.", tensors)) if "kept" in told else None
     state.clusters = groups["clusters"]
     state.part = PartOfRound(**told["part"], previous=groups["previous"])
@@ -241,8 +239,10 @@ def _check_alike(own: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
             raise ValueError(f"{name} is {there} there and {here} here")
 
 
-def _check_rows(rows: Tensor, size: int) -> None:
+def _check_neighbors(rows: Tensor | None, size: int) -> None:
     """Refuse neighbors that are not those of so many samples."""
+    if rows is None:
+        return
     if rows.dtype != torch.int64 or rows.ndim != 2 or len(rows) != size or not rows.numel():
         raise ValueError("its neighbors are of other data")
     if not 0 <= int(rows.min()) <= int(rows.max()) < size:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from candapt.clustering import label_change, nearest_neighbors
+from candapt.clustering import label_change
 from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import DivergedError, UserError
 from candapt.evaluation.predict import outputs_of, refresh_statistics
@@ -139,15 +139,7 @@ class Training:
             training.steps,
             self.embed,
             self.state.part.previous if self.state.part.steps else self.state.clusters,
-            self.neighbors,
         )
-
-    def neighbors(self, count: int) -> Tensor:
-        """Nearest neighbors within the target by the network as it was when a method first asked for them."""
-        remembered = self.state.remembered
-        if "neighbors" not in remembered:
-            remembered["neighbors"] = nearest_neighbors(self.embed(Side.TARGET).features, count)
-        return remembered["neighbors"]
 
     def embed(self, side: Side) -> Outputs:
         """Outputs over a whole domain by the network as it is now, computed once between two steps."""

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from candapt.clustering import Clusters, class_centers, nearest_neighbors, spherical_kmeans
+from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task, part_of
-from candapt.evaluation.scores import Evidence, all_scores, tell_domains_apart
+from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors, tell_domains_apart
 from candapt.network.network import Outputs
 from candapt.randomness import generator
 
@@ -53,7 +53,7 @@ class Scorer:
         training = self.training
         before = {name: buffer.clone() for name, buffer in training.method.named_buffers()}
         target, source = training.look(Side.TARGET, self.rows[Side.TARGET]), self._source()
-        training.state.remembered |= {
+        training.state.scored |= {
             "first_labels": self._cluster(source, target).labels,
             "first_neighbors": nearest_neighbors(target.features),
         }
@@ -63,7 +63,7 @@ class Scorer:
     @torch.no_grad()
     def scores(self, kept_share: float | None) -> dict[str, float]:
         """All scores of the network as it is now, under the names that they have in a record."""
-        training, remembered = self.training, self.training.state.remembered
+        training, remembered = self.training, self.training.state.scored
         target, trained = training.look(Side.TARGET, self.rows[Side.TARGET]), self._source()
         source, labels = self._judged_source(trained)
         domains = tell_domains_apart(source.features, target.features, generator(training.settings.seed, "domains"))

@@ -57,8 +57,8 @@ class State:
     clusters: Clusters | None = None
     """Of this round once it has begun, before that of the one before."""
     history: list[Record] = field(default_factory=list)
-    remembered: dict[str, Tensor] = field(default_factory=dict)
-    """What later rounds are compared with or lean on: labels and neighbors of rounds before."""
+    scored: dict[str, Tensor] = field(default_factory=dict)
+    """What later scores compare with: labels of rounds before."""
     kept: Kept | None = None
     """None where the last round is taken whatever it scores."""
     part: PartOfRound = field(default_factory=PartOfRound)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from candapt.clustering import nearest_neighbors
 from candapt.evaluation import scores
 from candapt.randomness import generator
 from tests.references import scores as reference
@@ -71,21 +70,21 @@ def test_class_ami_sees_whether_predictions_follow_the_groups() -> None:
 
 def test_neighbors_match_their_reference() -> None:
     features, labels = grouped(each=8, spread=1.5), torch.arange(4).repeat_interleave(8)
-    near = nearest_neighbors(features, 5)
+    near = scores.nearest_neighbors(features, 5)
     assert scores.neighbor_agreement(labels, near) == pytest.approx(reference.neighbors(labels.tolist(), features, 5))
-    assert nearest_neighbors(features[:3], 5).shape == (3, 2)
+    assert scores.nearest_neighbors(features[:3], 5).shape == (3, 2)
 
 
 def test_neighbor_information_matches_its_reference() -> None:
     features, labels = grouped(each=8, spread=1.5), torch.arange(4).repeat_interleave(8)
-    near = nearest_neighbors(features, 5)
+    near = scores.nearest_neighbors(features, 5)
     expected = reference.neighbor_information(labels.tolist(), features, 5, 4)
     assert scores.neighbor_information(labels, near, 4) == pytest.approx(expected)
 
 
 def test_neighbor_information_rewards_no_collapse() -> None:
     groups = torch.arange(4).repeat_interleave(40)
-    near = nearest_neighbors(grouped(), 5)
+    near = scores.nearest_neighbors(grouped(), 5)
     merged, one = groups // 2, torch.zeros_like(groups)
     assert [scores.neighbor_agreement(labels, near) for labels in (groups, merged, one)] == [1, 1, 1]
     found = [scores.neighbor_information(labels, near, 4) for labels in (groups, merged, one)]

@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from candapt.adaptation import adapt
-from candapt.clustering import Clusters, nearest_neighbors, smoothed
+from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.data.sampling import steps_per_round
 from candapt.methods.base import Batch, BatchPart, Method
-from candapt.randomness import generator
 from candapt.training.loop import Training
 from tests.methods.rotated import adapted, begin, make_rotated, short_settings, small_batch, tiny
 from tests.references.discrepancies import cdd
@@ -61,35 +59,6 @@ def test_ever_more_of_each_cluster_is_kept() -> None:
 def test_of_a_small_cluster_enough_is_kept_to_count() -> None:
     clusters = Clusters(torch.zeros(6).long(), torch.arange(6) / 10, torch.eye(1), torch.ones(6).bool(), steps=0)
     assert int(clusters.closest(0.1, least=3).kept.sum()) == 3
-
-
-class TestNeighbors:
-    def test_they_are_those_before_the_first_alignment(self) -> None:
-        training = begin(short_settings("can", warmup=1, neighbors=3))
-        clusters_of(training)
-        assert "neighbors" not in training.state.remembered  # clusters of a warm-up mean nothing yet
-        training.state.round = 1
-        first, before = clusters_of(training), training.embed(Side.TARGET).features
-        near = nearest_neighbors(before, 3)
-        assert torch.equal(training.state.remembered["neighbors"], near)
-        with torch.no_grad():
-            for parameter in training.method.parameters():
-                parameter.add_(torch.randn(parameter.shape, generator=generator(0)))
-        training.forget()
-        again = clusters_of(training)
-        assert torch.equal(training.state.remembered["neighbors"], near)
-        features = training.embed(Side.TARGET).features
-        assert not torch.equal(nearest_neighbors(features, 3), near)
-        centers = normalize(again.centers) @ normalize(smoothed(features, near)).T
-        assert torch.equal(again.labels, centers.argmax(0))
-        assert first.labels.shape == again.labels.shape
-
-    def test_without_them_each_sample_is_clustered_alone(self) -> None:
-        training = begin(short_settings("can", warmup=0, neighbors=0))
-        clusters = clusters_of(training)
-        assert training.state.remembered == {}
-        similarity = normalize(training.embed(Side.TARGET).features) @ normalize(clusters.centers).T
-        assert torch.equal(clusters.labels, similarity.argmax(1))
 
 
 class TestNoAlternation:
