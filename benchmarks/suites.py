@@ -30,16 +30,19 @@ DATA: dict[str, Path | None] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"Of {', '.join(DATA)}.")
+    parser.add_argument("--methods", help="By default all of the suite.")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--name", help="What to record it as, suite-NAME; by default as the suite.")
     options = parser.parse_args()
     for suite in options.suites or DATA:
         out, data = options.out / suite, DATA[suite]
         words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
+        words += ["--methods", options.methods] if options.methods else []
         if code := candapt([str(word) for word in (*words, "--jobs", options.jobs, "--out", out)]):
             return code
-        record(f"suite-{suite}", compact(out))
+        record(f"suite-{options.name or suite}", compact(out))
     return 0
 
 

@@ -111,20 +111,20 @@ def _figure(row: dict[str, Any], column: str, best: float) -> str:
 def method(name: str) -> str:
     """What one method reached in each suite beside source-only and CAN."""
     shown = list(dict.fromkeys(["source-only", name, "can"]))
-    parts = []
+    parts: dict[str, str] = {}
     for result in (load(f"suite-{each}") for each in SUITES if (RESULTS / f"suite-{each}.json").exists()):
         rows = [
             [row["name"], *(f"{100 * statistics.mean(row['last'][column]):.1f}" for column in result["columns"])]
             for row in result["rows"]
             if row["name"] in shown
         ]
-        if any(row[0] == name for row in rows):
-            parts.append(table([_title(result), *result["columns"]], rows, result))
-    return "\n\n".join(parts)
+        if any(row[0] == name for row in rows) and result["title"] not in parts:
+            parts[result["title"]] = table([_title(result), *result["columns"]], rows, result)
+    return "\n\n".join(parts.values())
 
 
-SUITES = ("office31", "digits", "demo")
-"""Recorded suites that have every method."""
+SUITES = ("office31", "office31-one-seed", "digits", "demo")
+"""Recorded suites in which methods are looked for; methods that take long have one seed."""
 
 
 def oracle() -> str:
@@ -198,9 +198,9 @@ def kills() -> str:
     return table(["runs on", "killed", "equal to an undisturbed run, bit for bit"], rows, result)
 
 
-def tune() -> str:
-    """What a search found, by its score and by the labels that it never saw."""
-    result = load("tune")
+def tune(score: str = "") -> str:
+    """What a search found, by the default score or another one, and by the labels that it never saw."""
+    result = load(f"tune-{score}" if score else "tune")
     rows = [
         [name, str(told["trial"]), f"{told['score']:.4f}", f"{told['oracle_accuracy']:.1%}"]
         for name, told in ((name, result[name]) for name in ("defaults", "winner"))

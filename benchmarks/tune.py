@@ -49,7 +49,8 @@ def main() -> None:
         np.savez(folder / "source.npz", x=file[f"{SOURCE}_x"], y=file[f"{SOURCE}_y"], classes=file["classes"])
         np.savez(folder / "target.npz", x=file[f"{TARGET}_x"])
         told = measure(folder, torch.as_tensor(file[f"{TARGET}_y"]), options)
-    record("tune", {"task": f"Office-31 {SOURCE} → {TARGET}, ResNet-50 features", "seed": options.seed, **told})
+    name = "tune" if options.score == DEFAULT else f"tune-{options.score}"
+    record(name, {"task": f"Office-31 {SOURCE} → {TARGET}, ResNet-50 features", "seed": options.seed, **told})
 
 
 def measure(folder: Path, truth: torch.Tensor, options: argparse.Namespace) -> dict[str, Any]:
