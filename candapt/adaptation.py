@@ -206,6 +206,8 @@ def check_settings(settings: Settings) -> None:
             limit = f"at least {least}" if value < least else f"at most {most:g}"
             raise UserError(f"{told} is {value}, but must be {limit}.")
     training = settings.training
+    if training.nesterov and training.optimizer != "sgd":
+        raise UserError("training.nesterov is for sgd, but training.optimizer is adam: leave one of them out.")
     if training.nesterov and not training.momentum:
         raise UserError("training.nesterov needs a momentum, but training.momentum is 0.")
     if not 0 <= training.held_out < 1:

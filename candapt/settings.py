@@ -57,10 +57,13 @@ class TrainingSettings:
     """Initial learning rate of pretrained layers."""
     new_layers: float = 10.0
     """New layers learn this many times faster."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay, whose steps do not grow with the
+    gradients: it wants about a tenth of the learning rate."""
     momentum: float = 0.9
     """Momentum of the stochastic gradient descent."""
     nesterov: bool = False
-    """Use Nesterov's momentum."""
+    """Use Nesterov's momentum in it."""
     weight_decay: float = 5e-4
     """Weight decay on all trained parameters."""
     schedule: Schedule = "progress"

@@ -252,9 +252,11 @@ def _check_neighbors(rows: Tensor | None, size: int) -> None:
 def _check_buffers(optimizer: Optimizer, buffers: dict[str, Tensor]) -> None:
     """Refuse buffers of other shapes than the parameters, which the optimizer would take."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = ("momentum_buffer",) if "momentum" in optimizer.defaults else ("exp_avg", "exp_avg_sq", "step")
     for key, value in buffers.items():
         index, name = key.split(".", 1)
-        if name != "momentum_buffer" or _describe(parameters[int(index)]) != _describe(value):
+        expected = _describe(torch.tensor(0.0) if name == "step" else parameters[int(index)])
+        if name not in kept or expected != _describe(value):
             raise ValueError(f"the optimizer's {key} is {_describe(value)}")
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from candapt.clustering import label_change
@@ -19,10 +18,11 @@ from candapt.evaluation.predict import outputs_of, refresh_statistics
 from candapt.evaluation.selection import LAST, Choice, merit, value_of
 from candapt.interruption import ignore_signals
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
-from candapt.network.network import Network, Outputs
+from candapt.network.network import Outputs
 from candapt.randomness import derive_seed
-from candapt.settings import Settings, TrainingSettings
+from candapt.settings import Settings
 from candapt.training.numbers import NonFiniteError, check_gradients, check_losses, describe_samples, undo_buffers
+from candapt.training.optimizers import build_optimizers, start_momentum
 from candapt.training.schedules import learning_rate_factor
 from candapt.training.scoring import Scorer, hold_out
 from candapt.training.state import Kept, Record, State
@@ -243,33 +243,6 @@ class Training:
             ) from None
         self.state.part.skipped += 1
         log.warning("%s: this step is skipped.", place)
-
-
-def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Optimizer]:
-    """One optimizer for each part that some phase updates; new layers learn faster than pretrained ones."""
-    networks = [module for module in method.modules() if isinstance(module, Network)]
-    pretrained = {parameter for network in networks for parameter in network.pretrained_parameters()}
-    optimizers: dict[str, Optimizer] = {}
-    for name in dict.fromkeys(part for phase in method.phases for part in phase.updates):
-        trained = [p for p in method.get_submodule(name).parameters() if p.requires_grad]
-        old, new = [p for p in trained if p in pretrained], [p for p in trained if p not in pretrained]
-        rates = [(old, training.learning_rate), (new, training.learning_rate * training.new_layers)]
-        groups: list[dict[str, Any]] = [{"params": p, "lr": lr, "initial_lr": lr} for p, lr in rates if p]
-        optimizers[name] = SGD(
-            groups,
-            momentum=training.momentum,
-            nesterov=training.nesterov,
-            weight_decay=training.weight_decay,
-            fused=True,  # one pass over the memory in place of four
-        )
-    return optimizers
-
-
-def start_momentum(optimizers: Iterable[Optimizer]) -> None:
-    """Start every momentum at zero: the fused step cannot begin one later, for what gets its first gradient later."""
-    for optimizer in optimizers:
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class _Steps(Dataset[Batch | UserError]):

@@ -22,7 +22,7 @@ from candapt.training.checkpoint import (
     save_checkpoint,
 )
 from candapt.training.loop import Training
-from tests.toy import QUICK, Toy, make_training, quick_settings, weights
+from tests.toy import QUICK, Toy, make_training, quick_settings, run, weights
 
 FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
 
@@ -184,6 +184,24 @@ class TestFitting:
         with pytest.raises(UserError, match="does not fit"):
             restore_checkpoint(other, path)
         assert all(torch.equal(before[key], kept) for key, kept in weights(other).items())
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("momentum_buffer", torch.zeros(3)),
+            ("step", torch.zeros(3)),
+            ("step", torch.tensor(3)),
+            ("exp_avg", torch.zeros(3)),
+        ],
+    )
+    def test_what_adam_keeps(self, toy: Toy, tmp_path: Path, name: str, value: torch.Tensor) -> None:
+        settings = quick_settings(training__optimizer="adam")
+        path = save_checkpoint(run(make_training(toy.task, settings)), tmp_path)
+        tensors, metadata = read_tensors(path)
+        tensors[f"optimizer.network.0.{name}"] = value
+        save_file(tensors, path, metadata={**metadata, "sha256": digest(tensors, metadata["state"])})
+        with pytest.raises(UserError, match=f"the optimizer's 0.{name} is"):
+            restore_checkpoint(make_training(toy.task, settings), path)
 
     @pytest.mark.parametrize("missing", ["round", "history", "part", "clustering_steps", "seconds"])
     def test_a_state_that_does_not_fit(self, toy: Toy, tmp_path: Path, missing: str) -> None:

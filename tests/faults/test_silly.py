@@ -124,6 +124,11 @@ def test_settings(flag: str, value: str, told: str, capsys: pytest.CaptureFixtur
     assert told in refused(words, capsys, place)
 
 
+def test_nesterov_without_sgd(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    words = ["adapt", "s.npz", "t.npz", "--out", "o", "--training.nesterov", "true", "--training.optimizer", "adam"]
+    assert "training.nesterov is for sgd" in refused(words, capsys, place)
+
+
 def test_momentum_of_nesterov(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     words = ["adapt", "s.npz", "t.npz", "--out", "o", "--training.nesterov", "true", "--training.momentum", "0"]
     assert "needs a momentum" in refused(words, capsys, place)

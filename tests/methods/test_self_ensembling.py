@@ -7,7 +7,7 @@ import torch
 
 from candapt.data.domains import Side
 from candapt.methods.base import Batch
-from candapt.training.loop import build_optimizers
+from candapt.training.optimizers import build_optimizers
 from tests.methods.rotated import adapted, begin, gradients, short_settings, small_batch, tiny
 
 PARTS = {"source": Side.SOURCE, "target": Side.TARGET, "target_again": Side.TARGET}

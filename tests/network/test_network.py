@@ -14,7 +14,7 @@ from candapt.network.batchnorm import DomainBatchNorm, select_side
 from candapt.network.build import build_layers, build_network, decide, freeze_stem
 from candapt.network.network import Correction, FeatureBackbone, Network, linear_head
 from candapt.settings import NetworkSettings, TrainingSettings
-from candapt.training.loop import build_optimizers
+from candapt.training.optimizers import build_optimizers
 
 
 @pytest.fixture
@@ -147,6 +147,14 @@ class TestLearningRates:
         assert all(group["momentum"] == 0.9 and not group["nesterov"] for group in optimizer.param_groups)
         assert all(group["weight_decay"] == 5e-4 for group in optimizer.param_groups)
         return {name: by_parameter[p] for name, p in network.named_parameters() if p in by_parameter}
+
+    def test_adam_learns_at_the_same_rates(self) -> None:
+        network = self.over_resnet()
+        method = METHODS["source-only"](network, METHODS["source-only"].Settings())
+        (optimizer,) = build_optimizers(method, TrainingSettings(optimizer="adam")).values()
+        assert isinstance(optimizer, torch.optim.AdamW)
+        assert sorted(group["lr"] for group in optimizer.param_groups) == [0.001, 0.01]
+        assert all(group["weight_decay"] == 5e-4 for group in optimizer.param_groups)
 
     @staticmethod
     def over_resnet(head: Literal["linear", "bottleneck"] = "linear") -> Network:

@@ -30,9 +30,10 @@ def stop_after(training: Training, rounds: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["can", "source-only"])
-@pytest.mark.parametrize("schedule", ["progress", "iteration"])
-def test_four_rounds_are_two_and_two(toy: Toy, tmp_path: Path, method: str, schedule: str) -> None:
-    settings = quick_settings(method, rounds=4, training__settled=0, training__schedule=schedule)
+@pytest.mark.parametrize(("schedule", "optimizer"), [("progress", "sgd"), ("iteration", "sgd"), ("progress", "adam")])
+def test_four_rounds_are_two_and_two(toy: Toy, tmp_path: Path, method: str, schedule: str, optimizer: str) -> None:
+    changes = {"training__schedule": schedule, "training__optimizer": optimizer}
+    settings = quick_settings(method, rounds=4, training__settled=0, **changes)
     straight = run(make_training(toy.task, settings))
 
     stop_after(make_training(toy.task, settings), 2, tmp_path)
