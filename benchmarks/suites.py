@@ -2,6 +2,9 @@
 
 Without names all are run. A suite that was interrupted goes on where it was: its cells are kept below `--out`. Data is
 looked for below `../shared`, or the folder that CANDAPT_SHARED names.
+
+Other flags go to `candapt benchmark` as they are; such a run needs a name of its own:
+`python -m benchmarks.suites office31 --name office31-adam --training.optimizer adam`.
 """
 
 import argparse
@@ -34,15 +37,17 @@ def main() -> int:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--out", type=Path, default=Path("runs"))
-    parser.add_argument("--name", help="What to record it as, suite-NAME; by default as the suite.")
-    options = parser.parse_args()
+    parser.add_argument("--name", help="Of its folder and, as suite-NAME, of what is recorded; by default the suite's.")
+    options, settings = parser.parse_known_args()
     for suite in options.suites or DATA:
-        out, data = options.out / suite, DATA[suite]
+        name, data = options.name or suite, DATA[suite]
+        out = options.out / name
         words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
         words += ["--methods", options.methods] if options.methods else []
+        words += settings
         if code := candapt([str(word) for word in (*words, "--jobs", options.jobs, "--out", out)]):
             return code
-        record(f"suite-{options.name or suite}", compact(out))
+        record(f"suite-{name}", compact(out))
     return 0
 
 
