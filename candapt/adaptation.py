@@ -23,6 +23,7 @@ from candapt.randomness import derive_seed
 from candapt.settings import Settings, TrainingSettings
 from candapt.training.checkpoint import Checkpoints
 from candapt.training.loop import Record, Training
+from candapt.training.optimizers import choose_optimizer
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ def adapt(
     started = time.perf_counter()
     fabric = make_fabric(settings.training)
     layers = layers or initial_layers(task, settings)
-    log.info("Network: %s, fine-tuning %s.", layers.settings.backbone, layers.settings.finetune)
+    optimizer = choose_optimizer(layers.network, settings.training)
+    log.info("Network: %s, fine-tuning %s by %s.", layers.settings.backbone, layers.settings.finetune, optimizer)
     prepared = prepare(task, layers, fabric, cache or ActivationCache(), on_embedded)
     kind = METHODS[settings.method]
     with torch.random.fork_rng():
@@ -206,7 +208,7 @@ def check_settings(settings: Settings) -> None:
             limit = f"at least {least}" if value < least else f"at most {most:g}"
             raise UserError(f"{told} is {value}, but must be {limit}.")
     training = settings.training
-    if training.nesterov and training.optimizer != "sgd":
+    if training.nesterov and training.optimizer == "adam":
         raise UserError("training.nesterov is for sgd, but training.optimizer is adam: leave one of them out.")
     if training.nesterov and not training.momentum:
         raise UserError("training.nesterov needs a momentum, but training.momentum is 0.")

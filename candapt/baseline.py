@@ -49,8 +49,9 @@ def baseline_of(adapted: Adapted, settings: Settings, watcher: Watcher) -> Basel
 def as_baseline(adapted: Adapted, settings: Settings) -> Baseline:
     """A run of source-only as what others of the same task and settings are compared with."""
     method, prepared = adapted.model.method, adapted.prepared
-    if not method.network.starts_at_random:  # what it learned of the source is not needed to see classes in features
-        method = METHODS[METHOD](initial_layers(adapted.task, settings).network, METHODS[METHOD].Settings())
+    if not method.network.starts_at_random:  # classes are seen in the pretrained features as they are
+        plain = replace(settings, network=replace(settings.network, bottleneck=None))
+        method = METHODS[METHOD](initial_layers(adapted.task, plain).network, METHODS[METHOD].Settings())
     rows = scored_rows(prepared, settings.seed)
     source, target = (
         outputs_of(

@@ -16,7 +16,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The text of the paper (section 4.1). It filters only on two tasks of Office-31, see `configs/`.
     "paper": {
         "rounds": 50,
+        "network.bottleneck": None,
         "network.dropout": 0.0,
+        "training.optimizer": "sgd",
         "training.steps": None,
         "training.schedule": "progress",
         "training.slope": 10.0,
@@ -36,7 +38,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The authors' released code, its configuration for Office-31.
     "official": {
         "rounds": 50,
+        "network.bottleneck": None,
         "network.dropout": 0.0,
+        "training.optimizer": "sgd",
         "training.steps": None,
         "training.schedule": "iteration",
         "training.slope": 0.001,

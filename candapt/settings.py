@@ -37,10 +37,10 @@ class NetworkSettings:
     head: Literal["auto", "linear", "bottleneck"] = "auto"
     """What is trained over the features: one linear layer (the paper), or a bottleneck layer with domain batch norm
     before it; auto: linear where all layers are trained, else bottleneck."""
-    bottleneck: int | None = None
+    bottleneck: int | None = 1024
     """Width of the bottleneck layer; null: as wide as the features, and starting from them as they are."""
     rank: int = 256
-    """Rank of what a bottleneck layer that is as wide as the features learns on top of them."""
+    """Rank of what a bottleneck layer that starts from the features as they are learns on top of them."""
     dropout: float = 0.5
     """Share of the inputs of the bottleneck layer that are hidden in training; it makes up for few views of images."""
 
@@ -55,11 +55,11 @@ class TrainingSettings:
     """Samples of each domain in a class-agnostic batch."""
     learning_rate: float = 0.001
     """Initial learning rate of pretrained layers."""
-    new_layers: float = 10.0
-    """New layers learn this many times faster."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay, whose steps do not grow with the
-    gradients: it wants about a tenth of the learning rate."""
+    new_layers: float | None = None
+    """New layers learn this many times faster; null: 10 with sgd (the paper), 1 with adam."""
+    optimizer: Literal["auto", "sgd", "adam"] = "auto"
+    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay; auto: adam where nothing but a head
+    over frozen layers is trained, else sgd."""
     momentum: float = 0.9
     """Momentum of the stochastic gradient descent."""
     nesterov: bool = False

@@ -105,11 +105,15 @@ def build_network(
             "give a smaller --network.bottleneck."
         )
     bottleneck = FeatureBackbone(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
-    random = not pretrained or bottleneck.num_features != num_features
     only = isinstance(trained, nn.Identity)
     backbone = bottleneck if only else nn.Sequential(OrderedDict(layers=trained, bottleneck=bottleneck))
+    # A random map keeps the neighborhoods of pretrained features, so what comes out of it means something at once.
     return Network(
-        backbone, bottleneck.num_features, num_classes, pretrained=pretrained and not only, starts_at_random=random
+        backbone,
+        bottleneck.num_features,
+        num_classes,
+        pretrained=pretrained and not only,
+        starts_at_random=not pretrained,
     )
 
 

@@ -85,8 +85,8 @@ class FeatureBackbone(nn.Module):
     The features are scaled to unit length first, as the clustering sees them; the batch norm on the inputs then
     removes from each domain its own mean and scale, which is most of the shift between domains in frozen features.
     Dropout on the inputs stands in for the random views that images would have: without it, classifier and clusters
-    agree after a few rounds and confirm each other's mistakes from then on. The linear map starts as the identity,
-    so that the first clustering is of the pretrained features, as in the paper, and not of a random projection.
+    agree after a few rounds and confirm each other's mistakes from then on. The linear map starts at random, or as the
+    identity: then the first clustering is of the pretrained features, as in the paper.
     """
 
     def __init__(self, num_inputs: int, width: int | None = None, *, dropout: float = 0.5, rank: int = 256) -> None:
@@ -94,7 +94,7 @@ class FeatureBackbone(nn.Module):
 
         Args:
             num_inputs: width of the frozen features.
-            width: width of the result; by default as wide as the inputs. A narrower one starts at random.
+            width: width of the result, which starts at random; None: as wide as the inputs and starting from them.
             dropout: share of the inputs that are hidden in training.
             rank: rank of what is learned on top of the identity.
         """
@@ -102,7 +102,7 @@ class FeatureBackbone(nn.Module):
         self.num_features = width or num_inputs
         self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
         self.dropout = nn.Dropout(dropout)
-        self.bottleneck = _linear(num_inputs, self.num_features, rank)
+        self.bottleneck = _linear(num_inputs, width, rank)
         self.norm = nn.BatchNorm1d(self.num_features)  # its shift is the bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,10 +110,10 @@ class FeatureBackbone(nn.Module):
         return F.relu(self.norm(self.bottleneck(self.dropout(self.input_norm(F.normalize(x, dim=1))))))
 
 
-def _linear(num_inputs: int, width: int, rank: int) -> nn.Module:
-    """The identity and a correction to learn; a map to another width starts at random."""
-    if width == num_inputs:
-        return Correction(width, min(rank, width))
+def _linear(num_inputs: int, width: int | None, rank: int) -> nn.Module:
+    """A map that starts at random, or without a width the identity and a correction to learn."""
+    if width is None:
+        return Correction(num_inputs, min(rank, num_inputs))
     linear = nn.Linear(num_inputs, width, bias=False)
     nn.init.kaiming_normal_(linear.weight)
     return linear

@@ -29,8 +29,8 @@ QUIET = 2
 def settled(history: Sequence[Mapping[str, float | int]], threshold: float) -> bool:
     """Whether the last rounds all changed fewer labels and kept samples than the threshold, and moved the centers less.
 
-    As long as the share of each cluster that is kept grows, there is more to come.
+    As long as the share of each cluster that is kept grows there is more to come, and a warm-up only prepares the rest.
     """
-    last = history[-QUIET:]
+    last = [record for record in history[-QUIET:] if not record.get("warmup")]
     changes = ("label_change", "center_shift", "kept_change")
     return len(last) == QUIET and all(record.get(change, 1) < threshold for record in last for change in changes)

@@ -112,12 +112,12 @@ class TestRounds:
             lambda *_: used.append(training.optimizers["network"].param_groups[0]["lr"]), lambda training, record: None
         )
         expected = [
-            0.01 * learning_rate_factor(schedule, progress=i / 6, iteration=i, slope=10, power=0.75)  # type: ignore[arg-type]
+            0.001 * learning_rate_factor(schedule, progress=i / 6, iteration=i, slope=10, power=0.75)  # type: ignore[arg-type]
             for i in range(len(used))
         ]
         assert used == pytest.approx(expected)
         told = [record["learning_rate"] for record in training.state.history]
-        assert told == pytest.approx([sum(used[i : i + 3]) / 30 for i in range(0, len(used), 3)])
+        assert told == pytest.approx([sum(used[i : i + 3]) / 3 for i in range(0, len(used), 3)])
 
     def test_it_stops_when_settled(self, toy: Toy) -> None:
         adapted = adapt(toy.task, quick_settings(rounds=6, training__settled=1.1))

@@ -59,3 +59,10 @@ def test_nothing_done_is_not_settled() -> None:
 
 def test_zero_never_stops() -> None:
     assert not settled([{"label_change": 0.0, "center_shift": 0.0}], 0)
+
+
+def test_a_warm_up_is_not_settled() -> None:
+    quiet = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
+    assert not settled([{**quiet, "warmup": 1}] * 3, 0.001)
+    assert not settled([{**quiet, "warmup": 1}, {**quiet, "warmup": 0}], 0.001)
+    assert settled([{**quiet, "warmup": 0}] * 2, 0.001)
