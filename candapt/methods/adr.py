@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from candapt.data.domains import Side
 from candapt.losses import class_balance, symmetric_divergence
 from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.batchnorm import share_affine
@@ -68,7 +67,7 @@ class ADR(Method):
         settings, head = self.settings, self.network.head
         backbone_learns = "network.backbone" in phase.updates
         with torch.set_grad_enabled(backbone_learns):
-            target = self.features(batch["target"].x, Side.TARGET)
+            target, *source = self.features(batch, *(["target"] if phase.name == "agree" else ["target", "source"]))
         first, second = head(target), head(target)  # with different dropout
         sensitivity = settings.weight * symmetric_divergence(
             first,
@@ -80,9 +79,7 @@ class ADR(Method):
         if phase.name == "agree":
             return {"sensitivity": sensitivity}
 
-        with torch.set_grad_enabled(backbone_learns):
-            source = self.features(batch["source"].x, Side.SOURCE)
-        losses = {"classification": F.cross_entropy(head(source), batch["source"].labels)}
+        losses = {"classification": F.cross_entropy(head(source[0]), batch["source"].labels)}
         if settings.balance:
             losses["balance"] = settings.balance * class_balance(first)
         if phase.name == "disagree":

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
-from candapt.network.batchnorm import select_side
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
 
@@ -39,6 +38,11 @@ Batch = Mapping[str, BatchPart]
 """The same parts after reading."""
 Losses = dict[str, Tensor]
 """Named losses; their sum is minimized."""
+
+
+def side_of(name: str) -> Side:
+    """The side of a part by its name: `target`, `aligned_target` are of the target."""
+    return Side.TARGET if "target" in name else Side.SOURCE
 
 
 class Phase(NamedTuple):
@@ -123,13 +127,16 @@ class Method(nn.Module):
 
     def both(self, batch: Batch) -> tuple[Outputs, Outputs]:
         """Outputs of the parts `source` and `target`, each normalized as its own domain."""
-        return self.network(batch["source"].x, Side.SOURCE), self.network(batch["target"].x, Side.TARGET)
+        source, target = self.outputs(batch, "source", "target")
+        return source, target
 
-    def features(self, x: Tensor, side: Side) -> Tensor:
-        """Features of a batch of one side, shape (n, num_features), for methods that call the head themselves."""
-        select_side(self.network.backbone, side)
-        features: Tensor = self.network.backbone(x)
-        return features
+    def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
+        """Outputs of some parts, each normalized on its own."""
+        return self.network.each([(batch[name].x, side_of(name)) for name in names])
+
+    def features(self, batch: Batch, *names: str) -> list[Tensor]:
+        """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
+        return self.network.features([(batch[name].x, side_of(name)) for name in names])
 
     def after_step(self) -> None:
         """What follows each optimizer step, for instance a moving average; nothing by default."""

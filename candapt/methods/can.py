@@ -15,8 +15,11 @@ from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, P
 from candapt.network.network import Outputs
 from candapt.randomness import generator
 
-RANDOM_WARMUP = 5
-"""Rounds on the source alone for a network that starts at random, but at most a quarter of all."""
+WARMUP, RANDOM_WARMUP = 1, 5
+"""Rounds on the source alone for a new classifier over pretrained features, and for a network that starts at random;
+at most a quarter of all."""
+PARTS = ("source", "aligned_source", "aligned_target")
+"""What a step sees: random source samples to classify, and class-aware ones of both domains, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,9 @@ class CANSettings:
     clustering_steps: int = 100
     """Cap on the steps of one clustering."""
     warmup: int | None = None
-    """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 5,
-    for a network that starts at random, whose first clusters would mean nothing, else 0."""
+    """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 1,
+    since predictions that are pushed apart before they mean anything can end in each other's place, and at most 5 for a
+    network that starts at random, whose first clusters mean nothing either."""
 
 
 class CAN(Method):
@@ -65,13 +69,8 @@ class CAN(Method):
 
     def warmup(self, round: Round) -> int:
         """Rounds before the first alignment."""
-        needed = min(RANDOM_WARMUP, round.rounds // 4) if self.labels_start_at_random else 0
-        return needed if self.settings.warmup is None else self.settings.warmup
-
-    @property
-    def labels_start_at_random(self) -> bool:
-        """Whether pseudo labels would mean nothing before training."""
-        return self.network.starts_at_random
+        needed = RANDOM_WARMUP if self.network.starts_at_random else WARMUP
+        return min(needed, round.rounds // 4) if self.settings.warmup is None else self.settings.warmup
 
     def cluster(self, round: Round) -> Clusters:
         """Label the target and keep what is confident."""
@@ -141,21 +140,19 @@ class CAN(Method):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy, plus the discrepancy of features and probabilities where classes are shared."""
-        classified = batch["source"]
-        losses = {"classification": F.cross_entropy(self.network(classified.x, Side.SOURCE).logits, classified.labels)}
-        if "aligned_source" in batch:
-            losses["discrepancy"] = self.settings.weight * self.discrepancy(batch)
+        classified, *aligned = self.outputs(batch, *(name for name in PARTS if name in batch))
+        losses = {"classification": F.cross_entropy(classified.logits, batch["source"].labels)}
+        if aligned:
+            losses["discrepancy"] = self.settings.weight * self.discrepancy(batch, *aligned)
         return losses
 
-    def discrepancy(self, batch: Batch) -> Tensor:
+    def discrepancy(self, batch: Batch, source: Outputs, target: Outputs) -> Tensor:
         """Contrastive domain discrepancy of the class-aware samples, over features and probabilities."""
-        source, target = batch["aligned_source"], batch["aligned_target"]
-        from_source, from_target = self.network(source.x, Side.SOURCE), self.network(target.x, Side.TARGET)
         return contrastive_domain_discrepancy(
-            (from_source.features, from_source.probabilities),
-            (from_target.features, from_target.probabilities),
-            source.labels,
-            self.target_labels(target, from_target),
+            (source.features, source.probabilities),
+            (target.features, target.probabilities),
+            batch["aligned_source"].labels,
+            self.target_labels(batch["aligned_target"], target),
             num_classes=self.network.num_classes if self.settings.divisor == "task" else None,
             intra_only=self.intra_only,
         )

@@ -29,20 +29,12 @@ class NoAlternationSettings(CANSettings):
     """Has no effect: there are no clusters to match."""
     clustering_steps: int = 100
     """Has no effect: nothing is clustered."""
-    warmup: int | None = None
-    """Rounds of source cross-entropy alone at the start, where the labels of a new classifier are mere chance; null: a
-    quarter of the rounds, but at most 5."""
 
 
 class NoAlternation(CAN):
     """CAN that believes the classifier in place of a clustering ("w/o AO"): labels and features change together."""
 
     Settings = NoAlternationSettings
-
-    @property
-    def labels_start_at_random(self) -> bool:
-        """The classifier is new whatever the features are."""
-        return True
 
     def label(self, round: Round) -> Clusters:
         """What the classifier says now, as a table to sample classes from; each step then labels its samples anew."""

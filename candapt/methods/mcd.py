@@ -6,7 +6,6 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 
-from candapt.data.domains import Side
 from candapt.losses import absolute_disagreement, class_balance
 from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.modules import HeadPair, dropout_head
@@ -60,7 +59,7 @@ class MCD(Method):
         """Classify the source; let the heads disagree on the target; let the backbone make them agree."""
         backbone_learns = "network.backbone" in phase.updates
         with torch.set_grad_enabled(backbone_learns):
-            target = self.features(batch["target"].x, Side.TARGET)
+            target, *source = self.features(batch, *(["target"] if phase.name == "agree" else ["target", "source"]))
         heads = cast(HeadPair, self.network.head)
         pair = heads.both(target)
         disagreement = self.settings.weight * absolute_disagreement(*pair)
@@ -68,9 +67,7 @@ class MCD(Method):
             return {"disagreement": disagreement}
 
         labels = batch["source"].labels
-        with torch.set_grad_enabled(backbone_learns):
-            source = self.features(batch["source"].x, Side.SOURCE)
-        first, second = heads.both(source)
+        first, second = heads.both(source[0])
         losses = {"classification": F.cross_entropy(first, labels) + F.cross_entropy(second, labels)}
         if self.settings.balance:
             losses["balance"] = self.settings.balance * (class_balance(pair[0]) + class_balance(pair[1]))

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from candapt.clustering import Clusters
-from candapt.data.domains import Side
 from candapt.methods.base import Batch, Draw, Losses, Phase, Round
 from candapt.methods.can import CAN, CANSettings
 
@@ -38,13 +37,12 @@ class PseudoAlternating(CAN):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Cross-entropy on the source and on the pseudo-labelled target."""
-        source = batch["source"]
-        logits = self.network(source.x, Side.SOURCE).logits
-        losses = {"classification": self.settings.source_weight * F.cross_entropy(logits, source.labels)}
-        if "aligned_target" in batch:
-            target = batch["aligned_target"]
-            logits = self.network(target.x, Side.TARGET).logits
-            losses["pseudo_labels"] = self.settings.weight * F.cross_entropy(logits, target.labels)
+        source, *target = self.outputs(batch, *(name for name in ("source", "aligned_target") if name in batch))
+        classification = F.cross_entropy(source.logits, batch["source"].labels)
+        losses = {"classification": self.settings.source_weight * classification}
+        if target:
+            pseudo_labels = F.cross_entropy(target[0].logits, batch["aligned_target"].labels)
+            losses["pseudo_labels"] = self.settings.weight * pseudo_labels
         return losses
 
 

@@ -62,11 +62,11 @@ class SelfEnsembling(Method):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy and target consistency of the student."""
         settings = self.settings
-        with torch.no_grad():
-            teacher = self.network(self.noisy(batch["target_again"].x), Side.TARGET).logits
-            self.network(batch["source"].x, Side.SOURCE)  # the source's batch norm of the teacher sees it only here
-        student = self.student(self.noisy(batch["target"].x), Side.TARGET).logits
-        source = self.student(batch["source"].x, Side.SOURCE)
+        source_batch = (batch["source"].x, Side.SOURCE)
+        with torch.no_grad():  # the source's batch norm of the teacher sees it only here
+            again, _ = self.network.each([(self.noisy(batch["target_again"].x), Side.TARGET), source_batch])
+        target, source = self.student.each([(self.noisy(batch["target"].x), Side.TARGET), source_batch])
+        student, teacher = target.logits, again.logits
         classified = source.probabilities if settings.double_softmax else source.logits
         balance = consistency_balance(student, teacher, threshold=settings.threshold, variant=settings.balance_loss)
         return {

@@ -22,14 +22,13 @@ SHORT: dict[str, Any] = {
     "rounds": 4,
     "network.bottleneck": 32,
     "training.steps": 15,
-    "training.learning_rate": 0.003,
+    "training.learning_rate": 0.01,
     "training.settled": 0,
     "training.accelerator": "cpu",
 }
 FOR_SHORT: dict[str, dict[str, Any]] = {
     "source-only": {"statistics": "source"},  # as a network that never saw the target
     "self-ensembling": {"decay": 0.9},  # the default teacher would remember its first weights to the end
-    "can-no-ao": {"warmup": 1},
     "mada": {"width": 64},
 }
 """Settings whose defaults are not for a training of so few steps on this task."""

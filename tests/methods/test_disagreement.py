@@ -15,8 +15,8 @@ def in_phase(method: Method, number: int) -> dict[str, Tensor]:
 
 
 def features(method: Method) -> tuple[Tensor, Tensor]:
-    batch = small_batch()
-    return method.features(batch["source"].x, Side.SOURCE), method.features(batch["target"].x, Side.TARGET)
+    source, target = method.features(small_batch(), "source", "target")
+    return source, target
 
 
 def cross_entropy(logits: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class TestMCD:
 
     def test_the_mean_of_the_probabilities_is_predicted(self) -> None:
         method, x = tiny("mcd"), small_batch()["target"].x
-        first, second = method.network.head.both(method.features(x, Side.TARGET))
+        first, second = method.network.head.both(method.features(small_batch(), "target")[0])
         expected = (first.softmax(1) + second.softmax(1)) / 2
         torch.testing.assert_close(method.predict(x, Side.TARGET).probabilities, expected)
 

@@ -92,7 +92,8 @@ def test_a_saved_model_predicts_the_same(method: str, tmp_path: Path) -> None:
 
 @every
 def test_a_phase_updates_what_it_names_and_nothing_else(method: str) -> None:
-    training = begin(short_settings(method, **{"warmup": 0} if method == "can-no-ao" else {}))
+    settings = short_settings(method)
+    training = begin(short_settings(method, **{"warmup": 0} if hasattr(settings.adaptation, "warmup") else {}))
     training.method.after_step = lambda: None  # type: ignore[method-assign]
     round = training.describe_round()
     draws = training.method.draws(round, training.method.cluster(round))

@@ -7,6 +7,7 @@ import torch
 
 from candapt.data.domains import Side
 from candapt.methods.base import Batch
+from candapt.settings import TrainingSettings
 from candapt.training.optimizers import build_optimizers
 from tests.methods.rotated import adapted, begin, gradients, short_settings, small_batch, tiny
 
@@ -105,7 +106,9 @@ def test_dropout_differs_between_student_and_teacher() -> None:
 def test_pretrained_layers_of_the_student_learn_slowly() -> None:
     training = begin(short_settings("self-ensembling"))
     training.method.student.pretrained = True
-    groups = build_optimizers(training.method, training.settings.training)["student"].param_groups
+    groups = build_optimizers(training.method, TrainingSettings(learning_rate=0.003, optimizer="sgd"))[
+        "student"
+    ].param_groups
     rates = {id(p): group["initial_lr"] for group in groups for p in group["params"]}
     student = training.method.student
     assert {rates[id(p)] for p in student.backbone.parameters() if id(p) in rates} == {0.003}
