@@ -4,7 +4,8 @@ Without names all are run. A suite that was interrupted goes on where it was: it
 looked for below `../shared`, or the folder that CANDAPT_SHARED names.
 
 Other flags go to `candapt benchmark` as they are; such a run needs a name of its own:
-`python -m benchmarks.suites office31 --name office31-adam --training.optimizer adam`.
+`python -m benchmarks.suites office31 --name office31-sgd --training.optimizer sgd`, or with images in place of features
+`python -m benchmarks.suites office31 --name office31-last-stage --data ../shared/data/office31 --finetune last-stage`.
 """
 
 import argparse
@@ -35,12 +36,13 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"Of {', '.join(DATA)}.")
     parser.add_argument("--methods", help="By default all of the suite.")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--data", type=Path, help="In place of where the suite's data is below ../shared.")
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--name", help="Of its folder and, as suite-NAME, of what is recorded; by default the suite's.")
     options, settings = parser.parse_known_args()
     for suite in options.suites or DATA:
-        name, data = options.name or suite, DATA[suite]
+        name, data = options.name or suite, options.data or DATA[suite]
         out = options.out / name
         words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
         words += ["--methods", options.methods] if options.methods else []

@@ -44,12 +44,13 @@ def main() -> None:
     }
     settings = make_settings("can", seed=options.seed, changes=changes)
     amazon, webcam = (shared / "data" / "office31" / name for name in ("amazon", "webcam"))
-    inputs = read_inputs(Job(amazon, webcam, settings, target_labels=webcam))
-    assert inputs.truth is not None
+    inputs = read_inputs(Job(amazon, webcam, settings))
+    names = inputs.task.source.classes
+    truth = torch.tensor([names.index(Path(name).parent.name) for name in inputs.task.target.names])
     method = settings.adaptation or CANSettings()
     parts = [settings.training.batch_size, *[method.classes * method.samples] * 2]
     before = bare(weights, parts, options.steps)
-    watch = Watch(sum(parts), inputs.truth)
+    watch = Watch(sum(parts), truth)
     adapt(inputs.task, settings, images=inputs.images, layers=inputs.layers, watcher=watch)
     after = bare(weights, parts, options.steps)
     told = {

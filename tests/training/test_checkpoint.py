@@ -86,7 +86,7 @@ def test_a_settled_training_stays_settled(toy: Toy, tmp_path: Path) -> None:
     path = save_checkpoint(run(make_training(toy.task, settings)), tmp_path)
     restored = make_training(toy.task, settings)
     restore_checkpoint(restored, path)
-    assert len(run(restored).state.history) == 2
+    assert len(run(restored).state.history) == 3
 
 
 def test_more_rounds_can_be_added(toy: Toy, tmp_path: Path) -> None:
