@@ -17,7 +17,7 @@ PAPER_BACKBONE = "resnet50.tv_in1k"
 SMALLEST = 8
 """Height and width that `small-cnn` can halve three times."""
 MAX_WEIGHTS = 2**29
-"""Weights of the layer over feature vectors: 2 GiB, and its training takes three times that."""
+"""Weights of the layer over feature vectors: 2 GiB, and its training takes four times that."""
 
 
 @dataclass(frozen=True)

@@ -437,8 +437,8 @@ class TestFeatureFiles:
             labeled_feature_domain(tmp_path / "twice.npz")
 
     def test_wide_rows_cannot_ask_for_memory(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The layer over them is as wide as they are, so that its weights are their square."""
-        np.savez_compressed(tmp_path / "f.npz", x=np.zeros((4, 100_000), np.float32), y=np.arange(4) % 2)
+        """The layer over them has a thousand weights for each of their columns."""
+        np.savez_compressed(tmp_path / "f.npz", x=np.zeros((4, 600_000), np.float32), y=np.arange(4) % 2)
         with limits(memory=LITTLE):
             assert main(["adapt", *[str(tmp_path / "f.npz")] * 2, "--out", str(tmp_path / "run")]) == 2
         assert "give a smaller --network.bottleneck" in capsys.readouterr().err
