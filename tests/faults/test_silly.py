@@ -20,7 +20,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "t.npz", x=random.normal(size=(12, 6)))
     np.savez(folder / "one.npz", x=np.zeros((1, 6)))
     np.savez(folder / "tiny.npz", x=random.random((12, 4, 4)), y=y)
-    np.savez(folder / "wide.npz", x=np.zeros((4, 100_000), np.float32), y=y[:4])
+    np.savez(folder / "wide.npz", x=np.zeros((4, 600_000), np.float32), y=y[:4])
     for name in "ab":
         (folder / "photos" / name).mkdir(parents=True)
         Image.fromarray(random.integers(0, 255, (9, 9), dtype=np.uint8)).save(folder / "photos" / name / "1.png")
