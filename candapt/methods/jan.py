@@ -14,7 +14,7 @@ from candapt.methods.dann import ramped
 class JANSettings:
     """JAN's own settings."""
 
-    weight: float = 1.0
+    weight: float = 0.3
     """Weight of the joint discrepancy beside the source cross-entropy, once it is at full strength."""
     estimator: Estimator = "unbiased"
     """Average the kernel over pairs of distinct samples, over all pairs (biased), or over neighbors only (linear)."""

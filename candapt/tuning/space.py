@@ -49,7 +49,7 @@ OWN: dict[str, dict[str, Range]] = {
     "source-only": {},
     "dann": {"weight": Range(0.1, 10, log=True)},
     "dan": {"weight": Range(0.1, 10, log=True)},
-    "jan": {"weight": Range(0.1, 10, log=True)},
+    "jan": {"weight": Range(0.03, 3, log=True)},
     "mada": {"weight": Range(0.03, 3, log=True)},
     "self-ensembling": {"weight": Range(1, 30, log=True), "threshold": Range(0.5, 0.98)},
     "adr": {"weight": Range(0.1, 10, log=True), "agreements": Range(1, 6, whole=True)},
