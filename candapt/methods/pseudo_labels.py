@@ -53,10 +53,11 @@ class PseudoFixed(PseudoAlternating):
 
     def cluster(self, round: Round) -> Clusters:
         """The labels of the first clustering, in every round; how many of them are believed grows as in CAN."""
-        if round.previous is None:
+        first = self.warmup(round) if self.network.starts_at_random else 0  # clusters of random features mean nothing
+        if round.previous is None or round.index <= first:
             return super().cluster(round)
-        first = replace(round.previous, kept=torch.ones_like(round.previous.kept))
-        return self.keep_confident(first, round)
+        labels = replace(round.previous, kept=torch.ones_like(round.previous.kept))
+        return self.keep_confident(labels, round)
 
     def final_clusters(self, round: Round) -> Clusters:
         """A clustering by the trained network."""

@@ -54,7 +54,7 @@ def test_the_range_is_open_below_where_the_alarm_spoke() -> None:
 
 def test_without_a_score_there_is_no_estimate() -> None:
     record = rounds(0.9)
-    del record["score_neighbors"]
+    del record["score_neighbor_information"]
     assert estimate_accuracy(record, starts_at_random=False, doubtful=False) is None
 
 

@@ -157,6 +157,14 @@ class TestPseudoLabels:
         assert training.state.clusters is not None
         assert torch.equal(training.state.clusters.labels, first.labels)
 
+    def test_a_random_network_warms_up_before_its_labels_are_fixed(self) -> None:
+        training = begin(short_settings("pseudo-fixed", warmup=2))
+        training.method.network.starts_at_random = True
+        centers = []
+        training.run(lambda *_: None, lambda training, record: centers.append(training.state.clusters.centers))
+        assert not torch.equal(centers[0], centers[2])
+        assert torch.equal(centers[2], centers[3])
+
     def test_alternating_labels_change(self) -> None:
         assert any(record["label_change"] > 0 for record in adapted("pseudo-alternating").history[1:])
 
