@@ -16,7 +16,9 @@ from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.selection import Choice, check_choice
+from candapt.head_first import features_of, head_first, take_over_head
 from candapt.methods import METHODS
+from candapt.methods.base import Method
 from candapt.model import Model, Predictions, reach_of
 from candapt.network.build import Layers, build_layers
 from candapt.randomness import derive_seed
@@ -94,31 +96,22 @@ def adapt(
     optimizer = choose_optimizer(layers.network, settings.training)
     log.info("Network: %s, fine-tuning %s by %s.", layers.settings.backbone, layers.settings.finetune, optimizer)
     prepared = prepare(task, layers, fabric, cache or ActivationCache(), on_embedded)
-    kind = METHODS[settings.method]
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(settings.seed, "method"))
-        method = kind(layers.network, settings.adaptation or kind.Settings())
-    training = Training(fabric, method, prepared, settings)
+    training = Training(fabric, build_method(layers, settings), prepared, settings)
     if checkpoints is not None:
         checkpoints.restore(training)
     if on_start is not None:
         paused = time.perf_counter()
         on_start(training)
         started += time.perf_counter() - paused
+    if first := head_first(layers, settings):
+        if training.state.iteration == 0:  # else it was part of what is restored
+            log.info("The head learns alone first.")
+            take_over_head(training.method, adapt(features_of(training), first).model.method)
+            training.forget()
+        layers.network.is_adapted = True
     run_training(training, watcher, checkpoints)
     choice = training.return_to_best()
-    clusters = method.final_clusters(training.describe_round())
-    model = Model(
-        method.cpu().eval(),
-        settings.method,
-        layers,
-        task.source.classes,
-        tuple(task.source.samples.shape),
-        images,
-        settings.training.evaluation_batch,
-        clusters.centers.cpu(),
-        reach_of(clusters).cpu(),
-    )
+    model = model_of(training, task, layers, images)
     predictions = model.predict_prepared(prepared.target)
     history, seconds = training.state.history, time.perf_counter() - started
     if checkpoints is not None:
@@ -144,11 +137,36 @@ def run_training(training: Training, watcher: Watcher | None, checkpoints: Check
     training.run(on_step, on_round)
 
 
+def model_of(training: Training, task: Task, layers: Layers, images: ImageSettings | None) -> Model:
+    """The trained method with all that is needed to use it."""
+    settings, method = training.settings, training.method
+    clusters = method.final_clusters(training.describe_round())
+    return Model(
+        method.cpu().eval(),
+        settings.method,
+        layers,
+        task.source.classes,
+        tuple(task.source.samples.shape),
+        images,
+        settings.training.evaluation_batch,
+        clusters.centers.cpu(),
+        reach_of(clusters).cpu(),
+    )
+
+
 def initial_layers(task: Task, settings: Settings) -> Layers:
     """The network before training, a function of the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "network"))
         return build_layers(settings.network, tuple(task.source.samples.shape), task.num_classes)
+
+
+def build_method(layers: Layers, settings: Settings) -> Method:
+    """The method before training, around the network; a function of the seed."""
+    kind = METHODS[settings.method]
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(settings.seed, "method"))
+        return kind(layers.network, settings.adaptation or kind.Settings())
 
 
 def prepare(
@@ -184,6 +202,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "training.batch_size": (2, math.inf),
     "training.evaluation_batch": (2, math.inf),
     "training.workers": (0, 1024),
+    "training.head_rounds": (0, math.inf),
     "training.learning_rate": (0, 1e30),
     "training.new_layers": (0, 1e6),
     "training.momentum": (0, 1),

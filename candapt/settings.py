@@ -75,6 +75,9 @@ class TrainingSettings:
     statistics: Literal["auto", "running", "domain"] = "auto"
     """What batch norm evaluates with: running averages of the batches, or statistics of the whole domain, taken anew
     each round (auto: for networks with batch norms that were not pretrained)."""
+    head_rounds: int = 20
+    """Rounds in which the head learns alone, over features of the evaluation views, before a last stage below a
+    bottleneck layer learns too: a new head spoils pretrained layers before its gradients mean anything. 0: none."""
     settled: float = 0.001
     """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
     held_out: float = 0.0
@@ -89,7 +92,7 @@ class TrainingSettings:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """What computes; auto takes the best that there is."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """Number format of the training; 16-mixed needs a GPU. Weights and evaluation stay in single precision."""
+    """Number format of the training; 16-mixed needs a GPU. Weights and final predictions stay in single precision."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,20 @@ from candapt.adaptation import initial_layers
 from candapt.data.domains import Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.methods import METHODS
+from candapt.network.build import Layers
 from candapt.presets import make_settings
 from candapt.settings import Settings
 from candapt.training.loop import Record, Training
 
 Array = np.ndarray[Any, Any]
 
-QUICK: dict[str, Any] = {"rounds": 2, "network.bottleneck": 16, "training.steps": 5, "training.accelerator": "cpu"}
+QUICK: dict[str, Any] = {
+    "rounds": 2,
+    "network.bottleneck": 16,
+    "training.steps": 5,
+    "training.head_rounds": 2,
+    "training.accelerator": "cpu",
+}
 """Settings under which a training takes a fraction of a second; by the names of the flags."""
 
 
@@ -63,9 +70,9 @@ def quick_settings(method: str = "can", *, seed: int = 0, **changes: Any) -> Set
     return make_settings(method, seed=seed, changes=QUICK | changed)
 
 
-def make_training(task: Task, settings: Settings) -> Training:
+def make_training(task: Task, settings: Settings, layers: Layers | None = None) -> Training:
     """A training that has not begun, of the kind that `adapt` makes."""
-    layers = initial_layers(task, settings)
+    layers = layers or initial_layers(task, settings)
     method = METHODS[settings.method](layers.network, settings.adaptation)
     return Training(Fabric(accelerator="cpu", devices=1), method, task, settings)
 

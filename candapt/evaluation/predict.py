@@ -13,10 +13,10 @@ from candapt.network.network import Outputs
 
 @torch.no_grad()
 def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Outputs:
-    """Features and logits of every sample, in order, on the CPU; evaluation views, evaluation mode."""
+    """Features and logits of every sample, in order, in single precision on the CPU; evaluation views and mode."""
     method.eval()
     parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size)]
-    return Outputs(*(torch.cat([part[field].cpu() for part in parts]) for field in range(2)))
+    return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
 
 
 def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:

@@ -69,8 +69,10 @@ class CAN(Method):
 
     def warmup(self, round: Round) -> int:
         """Rounds before the first alignment."""
+        if self.settings.warmup is not None:
+            return self.settings.warmup
         needed = RANDOM_WARMUP if self.network.starts_at_random else WARMUP
-        return min(needed, round.rounds // 4) if self.settings.warmup is None else self.settings.warmup
+        return 0 if self.network.is_adapted else min(needed, round.rounds // 4)
 
     def cluster(self, round: Round) -> Clusters:
         """Label the target and keep what is confident."""
@@ -86,7 +88,7 @@ class CAN(Method):
 
     def share(self, round: Round) -> float:
         """The share of each cluster that is kept in this round."""
-        first, start = self.warmup(round), self.settings.start_share
+        first, start = self.warmup(round), 1.0 if self.network.is_adapted else self.settings.start_share
         growing = max(1.0, self.settings.full_share * (round.rounds - first))  # rounds until all are kept
         return min(1.0, start + (1 - start) * (round.index - first) / growing)
 

@@ -104,7 +104,7 @@ def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
 
 def _moments(x: Tensor) -> Tensor:
     """Number, sum and sum of squares of each channel, shape (3, channels), in double precision on the CPU."""
-    values = x.transpose(0, 1).flatten(1)  # (channels, n)
+    values = x.float().transpose(0, 1).flatten(1)  # (channels, n)
     variance, mean = (moment.cpu().double() for moment in torch.var_mean(values, dim=1, correction=0))
     return values.shape[1] * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
 

@@ -54,6 +54,8 @@ class Network(nn.Module):
         self.num_classes = num_classes
         self.pretrained = pretrained
         self.starts_at_random = not pretrained if starts_at_random is None else starts_at_random
+        self.is_adapted = False
+        """Whether it comes from a training that ended with every target sample kept, and needs no careful start."""
 
     @property
     def new_layers(self) -> list[nn.Module]:

@@ -160,19 +160,21 @@ class Training:
         return self.outputs(side, part_of(domain, rows))
 
     def outputs(self, side: Side, domain: Domain) -> Outputs:
-        """Outputs of samples of that side by the network as it is now."""
+        """Outputs of samples of that side by the network as it is now, computed in the training's number format."""
         batch_size = self.settings.training.evaluation_batch
-        if self.whole_domain_statistics and not self._statistics_are_fresh:
-            for each in Side:  # both, since a method may look at one domain with the statistics of the other
-                refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
-            self._statistics_are_fresh = True
-        return outputs_of(self.method, domain, side, batch_size=batch_size)
+        with self.fabric.autocast():
+            if self.whole_domain_statistics and not self._statistics_are_fresh:
+                for each in Side:  # both, since a method may look at one domain with the statistics of the other
+                    refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
+                self._statistics_are_fresh = True
+            return outputs_of(self.method, domain, side, batch_size=batch_size)
 
     @property
     def whole_domain_statistics(self) -> bool:
         """Whether batch norm evaluates with statistics of the whole domain; at first a new one has no others."""
-        statistics, new = self.settings.training.statistics, bool(self.method.network.new_layers)
-        return statistics == "domain" or (new and (statistics == "auto" or self.state.iteration == 0))
+        statistics, network = self.settings.training.statistics, self.method.network
+        at_first = self.state.iteration == 0 and not network.is_adapted
+        return statistics == "domain" or (bool(network.new_layers) and (statistics == "auto" or at_first))
 
     def read(self, draws: Sequence[Draw], seed: int, first: int = 0) -> Iterator[Batch]:
         """Read the samples of each step from the first on, ahead and in other processes if so set."""

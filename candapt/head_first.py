@@ -1,0 +1,53 @@
+"""Before the last stage of a backbone is trained, the head over it learns alone.
+
+A head that starts at random spoils pretrained layers before its gradients mean anything; one that has learned over the
+frozen features, which takes seconds, does not.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples, Side, Task
+from candapt.evaluation.predict import read_in_order
+from candapt.methods.base import Method
+from candapt.network.batchnorm import select_side
+from candapt.network.build import Layers
+from candapt.settings import Settings
+from candapt.training.loop import Training
+
+
+def head_first(layers: Layers, settings: Settings) -> Settings | None:
+    """How the head learns alone before the layers below it do; None if it does not."""
+    network, training = layers.settings, settings.training
+    apart = network.finetune == "last-stage" and network.head == "bottleneck"
+    if not apart or layers.network.starts_at_random or not training.head_rounds:
+        return None
+    return replace(
+        settings,
+        rounds=training.head_rounds,
+        network=replace(settings.network, finetune="head"),
+        training=replace(training, precision="32-true", held_out=0.0),  # held out already; and it is fast as it is
+    )
+
+
+@torch.no_grad()
+def features_of(training: Training) -> Task:
+    """The task of a training that has not begun as the head sees it: features of the evaluation views."""
+    layers, task = training.method.network.backbone.get_submodule("layers").eval(), training.task
+    features: dict[Side, Samples] = {}
+    for side in Side:
+        select_side(layers, side)
+        batches = read_in_order(layers, task.domain(side), training.settings.training.evaluation_batch)
+        with training.fabric.autocast():
+            features[side] = ArraySamples(torch.cat([layers(batch).float().cpu() for batch in batches]))
+    source = LabeledDomain(features[Side.SOURCE], task.source.names, task.source.labels, task.source.classes)
+    return Task(source, Domain(features[Side.TARGET], task.target.names))
+
+
+def take_over_head(method: Method, head: Method) -> None:
+    """Give a method all that another has learned over the same layers while these were frozen."""
+    tensors = {name.replace("backbone.", "backbone.bottleneck."): value for name, value in head.state_dict().items()}
+    missing, unknown = method.load_state_dict(tensors, strict=False)
+    if unknown or not all("backbone.layers." in name for name in missing):
+        raise ValueError(f"the head does not fit: {[*unknown, *missing][:3]}")

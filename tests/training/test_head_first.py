@@ -1,0 +1,107 @@
+"""The head learns alone before the last stage does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from candapt import adaptation
+from candapt.adaptation import Adapted, adapt, initial_layers, prepare
+from candapt.cache import ActivationCache
+from candapt.data.domains import Side, Task
+from candapt.head_first import features_of, head_first, take_over_head
+from candapt.methods import METHODS
+from candapt.settings import Settings
+from candapt.training.checkpoint import Checkpoints
+from candapt.training.loop import Training
+from tests.images import photo_task, write_weights
+from tests.toy import make_training, quick_settings
+
+
+class StopError(Exception):
+    pass
+
+
+class FirstRound:
+    """Ends a training after its first round."""
+
+    def on_step(self, done: int, planned: int) -> None:
+        pass
+
+    def on_round(self, training: Training, record: Any) -> None:
+        self.record = record
+        raise StopError
+
+
+@dataclass
+class Photos:
+    task: Task
+    weights: Path
+    cache: ActivationCache
+
+    def settings(self, method: str = "can", **changes: Any) -> Settings:
+        base = {
+            "network__backbone": "test_resnet",
+            "network__weights": self.weights,
+            "network__finetune": "last-stage",
+            "network__views": 1,
+            "training__batch_size": 4,
+            "training__steps": 2,
+            "training__statistics": "running",
+        }
+        return quick_settings(method, **base | changes)
+
+    def adapt(self, settings: Settings, **rest: Any) -> Adapted:
+        return adapt(self.task, settings, cache=self.cache, **rest)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Photos:
+    weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")
+    return Photos(photo_task(tmp_path), weights, ActivationCache(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str) -> None:
+    # By default source-only takes the source's statistics for the target at this depth, but its own over features.
+    own = {"source-only.statistics": "target"} if method == "source-only" else {}
+    settings = photos.settings(method, **own)
+    layers = initial_layers(photos.task, settings)
+    prepared = prepare(photos.task, layers, Fabric(accelerator="cpu"), photos.cache)
+    training, first = make_training(prepared, settings, layers), head_first(layers, settings)
+    assert first is not None
+    head = adapt(features_of(training), first)
+    take_over_head(training.method, head.model.method)
+    layers.network.is_adapted = True
+    torch.testing.assert_close(training.embed(Side.TARGET).probabilities, head.predictions.probabilities)
+
+
+def test_without_rounds_for_it_there_is_none(photos: Photos) -> None:
+    for changes in ({"training__head_rounds": 0}, {"network__head": "linear"}, {"network__finetune": "head"}):
+        settings = photos.settings(**changes)
+        assert head_first(initial_layers(photos.task, settings), settings) is None
+
+
+@pytest.mark.parametrize(("head_rounds", "warmup", "whole"), [(2, 0, True), (0, 0, False)])
+def test_what_has_learned_needs_no_careful_start(photos: Photos, head_rounds: int, warmup: int, whole: bool) -> None:
+    watch = FirstRound()
+    with pytest.raises(StopError):
+        photos.adapt(photos.settings(rounds=3, training__head_rounds=head_rounds), watcher=watch)
+    assert watch.record["warmup"] == warmup
+    assert (watch.record["kept_share"] == 1) is whole
+
+
+def test_a_resumed_run_does_not_train_the_head_again(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, saved = photos.settings(rounds=3, training__settled=0.0), tmp_path / "saved"
+    saved.mkdir()
+    whole = photos.adapt(settings)
+    with pytest.raises(StopError):
+        photos.adapt(settings, checkpoints=Checkpoints(saved, minutes=0), watcher=FirstRound())
+    monkeypatch.setattr(adaptation, "take_over_head", None)
+    resumed = photos.adapt(settings, checkpoints=Checkpoints(saved))
+    assert torch.equal(resumed.predictions.probabilities, whole.predictions.probabilities)
