@@ -54,14 +54,17 @@ def main() -> int:
 
 
 def compact(out: Path) -> dict[str, Any]:
-    """What the tables need of a benchmark's folder: accuracies of every seed, and the time."""
+    """What the tables need of a benchmark's folder: accuracies and seconds of every seed."""
     results, timing = (json.loads((out / name).read_text(encoding="utf-8")) for name in ("results.json", "timing.json"))
+    seconds: dict[str, dict[str, list[float]]] = {row["name"]: {} for row in results["rows"]}
+    for cell in timing["cells"]:
+        seconds[cell["row"]].setdefault(cell["task"], []).append(cell["seconds"])
     return {
         **{name: results[name] for name in ("suite", "title", "protocol", "seeds", "networks", "columns", "rule")},
         "rows": [
             {
                 "name": row["name"],
-                "mean_seconds": timing["mean_seconds"][row["name"]],
+                "seconds": seconds[row["name"]],
                 "paper": {name: figure["mean"] for name, figure in row["paper"].items()},
                 **{kind: {name: each["values"] for name, each in row[kind].items()} for kind in KINDS},
             }

@@ -93,6 +93,18 @@ def suite(name: str) -> str:
     return table([_title(result), *result["columns"]], rows, result)
 
 
+def times(name: str) -> str:
+    """A suite that was timed: accuracy and seconds of each task."""
+    result = load(f"suite-{name}")
+    rows = []
+    for row in result["rows"]:
+        accuracies = [f"{100 * statistics.mean(row['last'][column]):.1f}" for column in result["columns"]]
+        seconds = [statistics.mean(values) for values in row["seconds"].values()]
+        rows.append([f"{row['name']}, accuracy", *accuracies])
+        rows.append([f"{row['name']}, seconds", *(f"{each:.0f}" for each in (*seconds, statistics.mean(seconds)))])
+    return table([_title(result), *result["columns"]], rows, result)
+
+
 def _title(result: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, result["seeds"]))
     return f"{result['title']}, seed{'s' * (len(result['seeds']) > 1)} {seeds}"
@@ -125,6 +137,22 @@ def method(name: str) -> str:
 
 SUITES = ("office31", "office31-one-seed", "digits", "demo")
 """Recorded suites in which methods are looked for; methods that take long have one seed."""
+
+
+def pseudo_labels() -> str:
+    """The first clustering, and what a network trained on its labels reaches."""
+    result = load("pseudo_labels")
+    kinds = {"first_clustering": "first clustering", "pseudo-fixed": "pseudo-fixed, trained on its labels"}
+    rows = [
+        [
+            told,
+            *(f"{100 * statistics.mean(task[kind]):.1f}" for task in result["tasks"].values()),
+            f"{100 * result['means'][kind]:.1f}",
+        ]
+        for kind, told in kinds.items()
+    ]
+    seeds = ", ".join(map(str, result["seeds"]))
+    return table([f"Office-31, seeds {seeds}", *result["tasks"], "Average"], rows, result)
 
 
 def oracle() -> str:
@@ -252,8 +280,10 @@ TABLES: dict[str, Callable[..., str]] = {
         losses,
         methods,
         suite,
+        times,
         method,
         oracle,
+        pseudo_labels,
         selection,
         alarm,
         estimate,
