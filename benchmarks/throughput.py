@@ -1,8 +1,9 @@
 """The whole ResNet-50 trained on images, amazon → webcam of Office-31: `python -m benchmarks.throughput`.
 
 Does it learn, and how many images a second does the training loop take against the bare backbone's forward and backward
-pass over as many images? The bare passes are timed in the same process, before and after the training. Needs
-`data/office31` and `weights/resnet50-imagenet.safetensors` below `../shared` or the folder that CANDAPT_SHARED names.
+pass over as many images? The bare passes are timed in the same process, before and after the training, in the same
+number format and with the same frozen stem. Needs `data/office31` and `weights/resnet50-imagenet.safetensors` below
+`../shared` or the folder that CANDAPT_SHARED names.
 """
 
 import argparse
@@ -12,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 
 from benchmarks.record import record
-from candapt.adaptation import adapt
+from candapt.adaptation import adapt, make_fabric
 from candapt.commands.job import Job, read_inputs
 from candapt.console import show_log
 from candapt.data.domains import Side
 from candapt.evaluation.metrics import accuracy
 from candapt.methods.can import CANSettings
 from candapt.network.backbones import build_backbone
+from candapt.network.build import freeze_stem
 from candapt.presets import make_settings
 from candapt.training.loop import Record, Training
 
@@ -30,6 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", default="32-true")
     options = parser.parse_args()
     show_log()
     shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
@@ -37,6 +41,7 @@ def main() -> None:
     changes = {
         "rounds": options.rounds,
         "training.steps": options.steps,
+        "training.precision": options.precision,
         "training.statistics": "running",  # one pass over all images less in each round
         "network.finetune": "all",
         "network.backbone": "resnet50",
@@ -49,14 +54,16 @@ def main() -> None:
     truth = torch.tensor([names.index(Path(name).parent.name) for name in inputs.task.target.names])
     method = settings.adaptation or CANSettings()
     parts = [settings.training.batch_size, *[method.classes * method.samples] * 2]
-    before = bare(weights, parts, options.steps)
+    fabric = make_fabric(settings.training)
+    before = bare(weights, parts, options.steps, fabric)
     watch = Watch(sum(parts), truth)
     adapt(inputs.task, settings, images=inputs.images, layers=inputs.layers, watcher=watch)
-    after = bare(weights, parts, options.steps)
+    after = bare(weights, parts, options.steps, fabric)
     told = {
         "rounds": options.rounds,
         "steps": options.steps,
         "seed": options.seed,
+        "precision": options.precision,
         "images_per_step": sum(parts),
         "training_images_per_second": watch.images / watch.seconds,
         "bare_images_per_second": [before, after],
@@ -90,16 +97,19 @@ class Watch:
         self.accuracies.append(accuracy(self.truth, training.embed(Side.TARGET).logits.argmax(1)))
 
 
-def bare(weights: Path, parts: list[int], steps: int) -> float:
+def bare(weights: Path, parts: list[int], steps: int, fabric: Fabric) -> float:
     """Images a second through the backbone, forward and backward, in batches of the same sizes but the first."""
     backbone = build_backbone("resnet50", weights=weights).train()
+    freeze_stem(backbone.model)  # as the training does
     batches = [torch.randn(size, 3, 224, 224) for size in parts]
     started = 0.0
     for step in range(steps):
         if step == 1:
             started = time.perf_counter()
         backbone.zero_grad()
-        torch.autograd.backward(torch.stack([backbone(batch).sum() for batch in batches]).sum())
+        with fabric.autocast():
+            losses = [backbone(batch).sum() for batch in batches]
+        torch.autograd.backward(torch.stack(losses).sum())
     return (steps - 1) * sum(parts) / (time.perf_counter() - started)
 
 
