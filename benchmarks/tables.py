@@ -83,6 +83,23 @@ def losses() -> str:
     return table(["discrepancy, forward and backward", "ours", "loop over pairs", "ratio"], rows, result)
 
 
+def throughput() -> str:
+    """The whole network trained on images, against the bare backbone."""
+    result = load("throughput")
+    bare = statistics.mean(result["bare_images_per_second"])
+    rates = [f"{result['training_images_per_second']:.1f}", f"{bare:.1f}", f"{result['ratio']:.2f}"]
+    rows = [
+        [
+            f"{result['rounds']} rounds of {result['steps']} steps, {result['precision']}",
+            *rates,
+            " → ".join(f"{loss:.2f}" for loss in result["classification"]),
+            " → ".join(f"{accuracy:.1%}" for accuracy in result["oracle_accuracy"]),
+        ]
+    ]
+    head = ["amazon → webcam, whole ResNet-50", "images a second", "bare backbone", "ratio"]
+    return table([*head, "source cross-entropy, by round", "oracle accuracy, by round"], rows, result)
+
+
 def suite(name: str) -> str:
     """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets."""
     result = load(f"suite-{name}")
@@ -279,6 +296,7 @@ TABLES: dict[str, Callable[..., str]] = {
         features,
         losses,
         methods,
+        throughput,
         suite,
         times,
         method,

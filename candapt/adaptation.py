@@ -16,7 +16,7 @@ from candapt.data.domains import LabeledDomain, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.selection import Choice, check_choice
-from candapt.head_first import features_of, head_first, take_over_head
+from candapt.head_first import features_of, head_first, mark_adapted, take_over
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Model, Predictions, reach_of
@@ -26,6 +26,7 @@ from candapt.settings import Settings, TrainingSettings
 from candapt.training.checkpoint import Checkpoints
 from candapt.training.loop import Record, Training
 from candapt.training.optimizers import choose_optimizer
+from candapt.training.state import State
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ class Adapted:
     model: Model
     predictions: Predictions
     """Of the target."""
-    history: list[Record]
+    state: State
+    """Where the training ended."""
     seconds: float
     settled: bool
     """Whether it stopped because labels and centers had settled, before the last round."""
@@ -56,6 +58,11 @@ class Adapted:
     task: Task
     prepared: Task
     """What it was trained on: the task through the frozen layers."""
+
+    @property
+    def history(self) -> list[Record]:
+        """What is known of each round."""
+        return self.state.history
 
     @property
     def record(self) -> Record:
@@ -105,18 +112,19 @@ def adapt(
         started += time.perf_counter() - paused
     if first := head_first(layers, settings):
         if training.state.iteration == 0:  # else it was part of what is restored
-            log.info("The head learns alone first.")
-            take_over_head(training.method, adapt(features_of(training), first).model.method)
-            training.forget()
-        layers.network.is_adapted = True
+            log.info("The head learns alone first, in %d rounds.", first.rounds)
+            head = adapt(features_of(training), first)
+            take_over(training, head.model.method, head.state)
+        mark_adapted(training.method)
     run_training(training, watcher, checkpoints)
     choice = training.return_to_best()
     model = model_of(training, task, layers, images)
     predictions = model.predict_prepared(prepared.target)
-    history, seconds = training.state.history, time.perf_counter() - started
+    seconds = time.perf_counter() - started
     if checkpoints is not None:
         seconds += checkpoints.seconds_before
-    return Adapted(model, predictions, history, seconds, len(history) < settings.rounds, choice, task, prepared)
+    settled = training.state.round < settings.rounds
+    return Adapted(model, predictions, training.state, seconds, settled, choice, task, prepared)
 
 
 def run_training(training: Training, watcher: Watcher | None, checkpoints: Checkpoints | None) -> None:

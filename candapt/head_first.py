@@ -10,11 +10,14 @@ import torch
 
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples, Side, Task
 from candapt.evaluation.predict import read_in_order
+from candapt.evaluation.selection import LAST
 from candapt.methods.base import Method
-from candapt.network.batchnorm import select_side
+from candapt.network.batchnorm import keep_statistics, select_side
 from candapt.network.build import Layers
+from candapt.network.network import Network
 from candapt.settings import Settings
 from candapt.training.loop import Training
+from candapt.training.state import State
 
 
 def head_first(layers: Layers, settings: Settings) -> Settings | None:
@@ -26,6 +29,7 @@ def head_first(layers: Layers, settings: Settings) -> Settings | None:
     return replace(
         settings,
         rounds=training.head_rounds,
+        select=LAST,
         network=replace(settings.network, finetune="head"),
         training=replace(training, precision="32-true", held_out=0.0),  # held out already; and it is fast as it is
     )
@@ -45,9 +49,28 @@ def features_of(training: Training) -> Task:
     return Task(source, Domain(features[Side.TARGET], task.target.names))
 
 
-def take_over_head(method: Method, head: Method) -> None:
-    """Give a method all that another has learned over the same layers while these were frozen."""
+def take_over(training: Training, head: Method, state: State) -> None:
+    """Go on from where the head has got over the same layers while these were frozen.
+
+    Args:
+        training: of head and layers; it has not begun.
+        head: the method of the head's training.
+        state: where that training ended. Its clusters go on, and scores compare with what was before it.
+    """
     tensors = {name.replace("backbone.", "backbone.bottleneck."): value for name, value in head.state_dict().items()}
-    missing, unknown = method.load_state_dict(tensors, strict=False)
+    missing, unknown = training.method.load_state_dict(tensors, strict=False)
     if unknown or not all("backbone.layers." in name for name in missing):
         raise ValueError(f"the head does not fit: {[*unknown, *missing][:3]}")
+    training.state.clusters, training.state.scored = state.clusters, state.scored
+    training.forget()
+
+
+def mark_adapted(method: Method) -> None:
+    """Let the layers keep the statistics over which the head has learned, and the method know that it need not warm up.
+
+    A batch of 30 samples, chosen by class, has other statistics than the pretrained network; with them the features
+    are no longer those that the head knows.
+    """
+    for network in (module for module in method.modules() if isinstance(module, Network)):
+        network.is_adapted = True
+        keep_statistics(network.backbone.get_submodule("layers"))

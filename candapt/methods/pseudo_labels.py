@@ -54,7 +54,7 @@ class PseudoFixed(PseudoAlternating):
     def cluster(self, round: Round) -> Clusters:
         """The labels of the first clustering, in every round; how many of them are believed grows as in CAN."""
         first = self.warmup(round) if self.network.starts_at_random else 0  # clusters of random features mean nothing
-        if round.previous is None or round.index <= first:
+        if round.previous is None or (round.index <= first and not self.network.is_adapted):
             return super().cluster(round)
         labels = replace(round.previous, kept=torch.ones_like(round.previous.kept))
         return self.keep_confident(labels, round)

@@ -50,5 +50,5 @@ class SourceOnly(Method):
     @property
     def own_statistics(self) -> bool:
         """Whether the target is normalized with its own statistics."""
-        over_features = isinstance(self.network.backbone, FeatureBackbone)
+        over_features = isinstance(self.network.backbone, FeatureBackbone) or self.network.is_adapted
         return self.settings.statistics == "target" or (self.settings.statistics == "auto" and over_features)

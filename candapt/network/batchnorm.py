@@ -18,6 +18,12 @@ class DomainBatchNorm(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in Side)
         self.side = Side.SOURCE
+        self.keeps_statistics = False
+        """Whether it normalizes with the statistics that it has, in training too."""
+
+    def train(self, mode: bool = True) -> "DomainBatchNorm":
+        """Learn from batches, unless its statistics are to stay."""
+        return super().train(mode and not self.keeps_statistics)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x` with the statistics and the affine map of the current side."""
@@ -55,6 +61,14 @@ def select_side(module: nn.Module, side: Side) -> None:
             layer.side = side
 
 
+def keep_statistics(module: nn.Module) -> None:
+    """Let every `DomainBatchNorm` below `module` normalize with the statistics that it has from now on."""
+    for layer in module.modules():
+        if isinstance(layer, DomainBatchNorm):
+            layer.keeps_statistics = True
+            layer.eval()
+
+
 @torch.no_grad()
 def share_affine(module: nn.Module) -> None:
     """Give the target's batch norms the scale and shift of the source's; their statistics stay their own."""
@@ -76,7 +90,8 @@ def estimate_statistics(module: nn.Module, side: Side, batches: Iterable[Tensor]
     """
     module.eval()
     select_side(module, side)
-    norms = [layer.norms[side] for layer in module.modules() if isinstance(layer, DomainBatchNorm)]
+    layers = (layer for layer in module.modules() if isinstance(layer, DomainBatchNorm))
+    norms = [layer.norms[side] for layer in layers if not layer.keeps_statistics]
     with _pooling([norm for norm in norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]):
         for batch in batches:
             module(batch)

@@ -49,6 +49,7 @@ class Training:
         start_momentum(self.optimizers.values())
         self._embedded: dict[Side, Outputs] = {}
         self._statistics_are_fresh = False
+        self.is_over = False
         self.scorer = Scorer(self, held_out)
 
     def run(self, on_step: Callable[[int, int], None], on_round: Callable[["Training", Record], None]) -> None:
@@ -64,6 +65,9 @@ class Training:
                 self.keep_if_best(record)
                 self.state.end_round(record)
                 on_round(self, record)
+        self.is_over = True
+        if self.settings.training.precision != "32-true":
+            self.forget()  # what is used from here on is single precision, as whoever uses the model will compute
 
     def keep_if_best(self, record: Record) -> None:
         """Copy the method's state after a round that no earlier one beats."""
@@ -97,7 +101,7 @@ class Training:
         round = self.describe_round()
         if part.steps == 0:
             part.previous, state.clusters = state.clusters, self.method.cluster(round)
-            if state.round == 0:
+            if not state.scored:
                 self.scorer.remember_start()
         draws = self.method.draws(round, state.clusters)
         for step, batch in enumerate(self.read(draws, round.seed, part.steps), part.steps):
@@ -160,9 +164,9 @@ class Training:
         return self.outputs(side, part_of(domain, rows))
 
     def outputs(self, side: Side, domain: Domain) -> Outputs:
-        """Outputs of samples of that side by the network as it is now, computed in the training's number format."""
+        """Outputs of samples of that side by the network as it is; until the end in the training's number format."""
         batch_size = self.settings.training.evaluation_batch
-        with self.fabric.autocast():
+        with nullcontext() if self.is_over else self.fabric.autocast():
             if self.whole_domain_statistics and not self._statistics_are_fresh:
                 for each in Side:  # both, since a method may look at one domain with the statistics of the other
                     refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)

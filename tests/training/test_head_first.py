@@ -12,7 +12,7 @@ from candapt import adaptation
 from candapt.adaptation import Adapted, adapt, initial_layers, prepare
 from candapt.cache import ActivationCache
 from candapt.data.domains import Side, Task
-from candapt.head_first import features_of, head_first, take_over_head
+from candapt.head_first import features_of, head_first, mark_adapted, take_over
 from candapt.methods import METHODS
 from candapt.settings import Settings
 from candapt.training.checkpoint import Checkpoints
@@ -50,7 +50,6 @@ class Photos:
             "network__views": 1,
             "training__batch_size": 4,
             "training__steps": 2,
-            "training__statistics": "running",
         }
         return quick_settings(method, **base | changes)
 
@@ -64,19 +63,34 @@ def photos(tmp_path: Path) -> Photos:
     return Photos(photo_task(tmp_path), weights, ActivationCache(tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("statistics", ["running", "auto"])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str) -> None:
-    # By default source-only takes the source's statistics for the target at this depth, but its own over features.
-    own = {"source-only.statistics": "target"} if method == "source-only" else {}
-    settings = photos.settings(method, **own)
+def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str, statistics: str) -> None:
+    settings = photos.settings(method, training__statistics=statistics)
     layers = initial_layers(photos.task, settings)
     prepared = prepare(photos.task, layers, Fabric(accelerator="cpu"), photos.cache)
     training, first = make_training(prepared, settings, layers), head_first(layers, settings)
     assert first is not None
     head = adapt(features_of(training), first)
-    take_over_head(training.method, head.model.method)
-    layers.network.is_adapted = True
+    take_over(training, head.model.method, head.state)
+    mark_adapted(training.method)
     torch.testing.assert_close(training.embed(Side.TARGET).probabilities, head.predictions.probabilities)
+    assert torch.equal(training.state.scored["first_labels"], head.state.scored["first_labels"])
+
+
+def test_the_layers_keep_their_statistics_and_learn(photos: Photos) -> None:
+    settings = photos.settings()
+    layers = initial_layers(photos.task, settings)
+    before = {name: value.clone() for name, value in layers.network.state_dict().items() if ".layers." in name}
+    after = photos.adapt(settings, layers=layers).model.method.network.state_dict()
+    for name, value in before.items():
+        kept = "running" in name or "num_batches" in name
+        assert torch.equal(after[name], value) is kept, name
+
+
+def test_fixed_pseudo_labels_stay_those_of_the_first_clustering(photos: Photos) -> None:
+    adapted = photos.adapt(photos.settings("pseudo-fixed", rounds=3))
+    assert all(record["label_change"] == 0 for record in adapted.history)
 
 
 def test_without_rounds_for_it_there_is_none(photos: Photos) -> None:
@@ -102,6 +116,6 @@ def test_a_resumed_run_does_not_train_the_head_again(
     whole = photos.adapt(settings)
     with pytest.raises(StopError):
         photos.adapt(settings, checkpoints=Checkpoints(saved, minutes=0), watcher=FirstRound())
-    monkeypatch.setattr(adaptation, "take_over_head", None)
+    monkeypatch.setattr(adaptation, "take_over", None)
     resumed = photos.adapt(settings, checkpoints=Checkpoints(saved))
     assert torch.equal(resumed.predictions.probabilities, whole.predictions.probabilities)
