@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -19,6 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from candapt.training.loop import Record, Training
 from candapt.untrusted import printable
@@ -28,6 +29,16 @@ console = Console(stderr=True)
 output = Console(highlight=False, soft_wrap=True)
 """For what a command was asked to show."""
 log = logging.getLogger("candapt")
+
+
+def fitted(*tables: Table) -> Table:
+    """The first form of a table that fits the terminal, or else the narrowest; in a file the first, unbroken."""
+    widths = [output.measure(table, options=output.options.update(width=1000)).maximum for table in tables]
+    if not output.is_terminal:  # a file or a pipe has no width that a table must fit
+        tables[0].width = widths[0]
+        return tables[0]
+    fitting = (table for table, width in zip(tables, widths, strict=True) if width <= output.width)
+    return next(fitting, tables[widths.index(min(widths))])
 
 
 class _Printable(logging.Formatter):
@@ -65,11 +76,35 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
+class _Notes(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @contextmanager
-def log_to(path: Path) -> Iterator[None]:
-    """Send the log to a file too, with the time of each line."""
+def noting() -> Iterator[list[logging.LogRecord]]:
+    """Keep what is logged before there is a file for it."""
+    notes = _Notes()
+    log.addHandler(notes)
+    try:
+        yield notes.records
+    finally:
+        log.removeHandler(notes)
+
+
+@contextmanager
+def log_to(path: Path, before: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
+    """Send the log to a file too, with the time of each line, after what was logged before."""
     handler = _LogFile(path, encoding="utf-8", errors="surrogateescape")
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    for record in before:
+        handler.handle(record)
     log.addHandler(handler)
     try:
         yield

@@ -128,6 +128,11 @@ class TestClasses:
         out = adapt(photos)
         assert "without a usable image are left out: 'void'" in capsys.readouterr().err
         assert json.loads((out / "model.json").read_text())["classes"] == ["left", "right"]
+        assert "are left out: 'void'" in (out / "log.txt").read_text()
+        assert json.loads((out / "summary.json").read_text())["data"]["source_images"]["empty_classes"] == ["void"]
+        (row,) = table(out / "left-out.csv")
+        assert row["path"].endswith("void")
+        assert row["reason"] == "is a class without a usable image"
 
     def test_sub_folders_of_the_target_are_not_labels(self, photos: Path) -> None:
         """A class in the target only is a folder name like any other."""
@@ -148,6 +153,7 @@ class TestClasses:
         assert "The source lacks 'zebra' (1)" in capsys.readouterr().err
         oracle = json.loads((out / "summary.json").read_text())["oracle"]
         assert (oracle["samples"], oracle["left_out"]) == (2, 6)
+        assert "The source lacks 'zebra' (1)" in (out / "log.txt").read_text()
 
     def test_evaluation_on_a_class_that_the_model_lacks(self, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out = adapt(photos)

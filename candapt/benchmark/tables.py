@@ -97,16 +97,25 @@ def _theirs(figure: Mapping[str, Any] | None) -> str:
     return f"{figure['mean']:.1f}" + ("" if figure["std"] is None else f" ± {figure['std']:.1f}")
 
 
-def to_terminal(results: Results) -> Table:
-    """The first block for a terminal."""
+def to_terminal(results: Results, *, turned: bool = False) -> Table:
+    """The first block for a terminal, a line for each row or, turned, for each column."""
     block = blocks(results)[0]
-    columns = (Column(Text(printable(name))) for name in block.columns)  # a domain's name is no markup
-    table = Table("method", *columns, title=Text(f"{results['title']}: {block.title.lower()}"))
-    for line in block.lines:
-        style = "dim" if line.from_paper else None
-        entries = (Text(entry.text, "bold" if entry.best else "") for entry in line.entries)
-        table.add_row(Text(line.name), *entries, style=style)
+    names = [Text(printable(name)) for name in block.columns]  # a domain's name is no markup
+    texts = [[Text(entry.text, "bold" if entry.best else "") for entry in line.entries] for line in block.lines]
+    title = Text(f"{results['title']}: {block.title.lower()}")
+    if turned:
+        table = Table("", *(Column(Text(line.name), style=_style(line)) for line in block.lines), title=title)
+        for name, column in zip(names, zip(*texts, strict=True), strict=True):
+            table.add_row(name, *column)
+        return table
+    table = Table("method", *map(Column, names), title=title)
+    for line, entries in zip(block.lines, texts, strict=True):
+        table.add_row(Text(line.name), *entries, style=_style(line))
     return table
+
+
+def _style(line: Line) -> str:
+    return "dim" if line.from_paper else ""
 
 
 def to_markdown(results: Results) -> str:

@@ -1,6 +1,7 @@
 """Where a command begins and ends: what it is called, and what is said when it cannot go on."""
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from jsonargparse import ArgumentError
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(f"candapt {versions()['candapt']}")
         return 0
     show_log()
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # Pillow's, lower than our own
     try:
         if any("\0" in word for word in arguments):
             raise UserError("A name with a null character cannot be that of a file.")

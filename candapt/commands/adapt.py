@@ -13,7 +13,7 @@ from candapt.baseline import Baseline, baseline_of
 from candapt.commands.job import Inputs, Job, read_inputs
 from candapt.commands.report import report
 from candapt.commands.summary import conclude, describe_baseline, summarize
-from candapt.console import TrainingBar, log_to
+from candapt.console import TrainingBar, log_to, noting
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
 from candapt.errors import advising
@@ -52,10 +52,11 @@ def adapt(
         RunFolder.check(out)
     with Interruption() as interruption:
         check_settings(job.settings)
-        inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
+        with noting() as said:
+            inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
         origin = origin_of(job.describe(), inputs.task, inputs.checks, inputs.truth, inputs.layers)
         advice = f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume"
-        with RunFolder.claimed(out, resume=resume) as run, advising(advice), log_to(run.path / "log.txt"):
+        with RunFolder.claimed(out, resume=resume) as run, advising(advice), log_to(run.path / "log.txt", said):
             if before := run.read_origin():
                 refuse_changes(out, before, origin, force=force)
                 warn_of_other_machine(before, origin)

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.table import Table
 
 from candapt.cache import ActivationCache, Entry
-from candapt.console import output
+from candapt.console import fitted, output
 from candapt.untrusted import size_in_words
 
 
@@ -20,9 +20,7 @@ def list_cache(folder: Path | None, key: str | None = None) -> None:
     table = Table("key", "backbone", "depth", "images", "views", "size", "last used", "state", box=None)
     for entry in entries:
         table.add_row(*describe_entry(entry))
-    if not output.is_terminal:  # a file or a pipe has no width that the table must fit
-        table.width = output.measure(table, options=output.options.update(width=1000)).maximum
-    output.print(table)
+    output.print(fitted(table))
     output.print(f"{size_in_words(sum(entry.size for entry in entries))} in {cache.folder}")
 
 

@@ -67,8 +67,8 @@ class Inputs:
 
     @property
     def broken(self) -> list[tuple[Path, str]]:
-        """Image files that do not decode, and why."""
-        return [item for check in self.checks if check for item in check.broken]
+        """Image files that do not decode and classes without a usable one, and why."""
+        return [item for check in self.checks if check for item in (*check.broken, *check.empty)]
 
 
 def read_inputs(job: Job) -> Inputs:

@@ -29,6 +29,8 @@ class ImageCheck:
     """Hash of the bytes of each of them."""
     broken: tuple[tuple[Path, str], ...] = ()
     """Files that do not decode, each with the reason."""
+    empty: tuple[tuple[Path, str], ...] = ()
+    """Class folders without a usable image, each with that for a reason."""
     grey: int = 0
     """How many of the files that decode are stored without color."""
 
@@ -64,7 +66,7 @@ def check_images(paths: Sequence[Path], *, workers: int = 1, progress: Progress 
             progress(done, len(paths))
     checked, stored, hashes = zip(*good, strict=True) if good else ((), (), ())
     sizes, grey = tuple(image.size for image in stored), sum(image.grey for image in stored)
-    return ImageCheck(checked, sizes, hashes, tuple(broken), grey)
+    return ImageCheck(checked, sizes, hashes, tuple(broken), grey=grey)
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:

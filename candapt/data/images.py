@@ -154,10 +154,11 @@ def labeled_image_domain(
     check = usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
     names_of_classes = [path.relative_to(root).parts[0] for path in check.paths]
     classes = _filled_classes(folder, sorted(files), set(names_of_classes), skip_empty=skip_empty)
+    empty = tuple((root / name, "is a class without a usable image") for name in sorted(files.keys() - set(classes)))
     position = {name: index for index, name in enumerate(classes)}
     labels = torch.tensor([position[name] for name in names_of_classes], dtype=torch.int64)
     samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
-    return LabeledDomain(samples, _names(check.paths, folder), labels, classes), check
+    return LabeledDomain(samples, _names(check.paths, folder), labels, classes), replace(check, empty=empty)
 
 
 def find_images(folder: Path) -> list[Path]:

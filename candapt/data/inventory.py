@@ -59,6 +59,7 @@ def describe_images(check: ImageCheck, domain: Domain | None = None) -> dict[str
     if isinstance(domain, LabeledDomain):
         counts = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         found["classes"] = dict(zip(domain.classes, counts, strict=True))
+        found["empty_classes"] = [path.name for path, _ in check.empty]
         found["imbalance"] = max(counts) / max(1, min(counts))
     return found
 

@@ -34,7 +34,8 @@ class CANSettings:
     """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
     start_share: float = 0.2
     """Share of each cluster, the samples nearest to its center, that the first alignment keeps; it grows evenly to the
-    whole cluster. Unlike a distance, a share means the same for every network and class."""
+    whole cluster. Unlike a distance, a share means the same for every network and class. Where the head has learned
+    before a last stage does, whole clusters are kept from the start."""
     full_share: float = 0.9
     """Share of the training after which whole clusters are kept."""
     min_samples: int = 3

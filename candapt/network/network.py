@@ -55,7 +55,7 @@ class Network(nn.Module):
         self.pretrained = pretrained
         self.starts_at_random = not pretrained if starts_at_random is None else starts_at_random
         self.is_adapted = False
-        """Whether its head has learned to adapt before, over the other layers as they are, and needs no care at first."""
+        """Whether its head has learned to adapt before, over the other layers as they are."""
 
     @property
     def new_layers(self) -> list[nn.Module]:

@@ -1,10 +1,13 @@
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from candapt import console
 from candapt.benchmark.results import KINDS
-from candapt.benchmark.tables import blocks, to_latex, to_markdown
+from candapt.benchmark.tables import blocks, to_latex, to_markdown, to_terminal
 from tests.benchmark.made import made_results, spread
 
 
@@ -32,6 +35,27 @@ def test_100_percent_beats_99() -> None:
     rows = [row | {kind: {"Average": spread(value)} for kind in KINDS} for value in (0.999, 1.0, 0.08)]
     lines = blocks({"rule": "", "columns": ["Average"], "rows": rows})[0].lines
     assert [line.entries[0].best for line in lines] == [False, True, False]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_table_that_is_too_wide_is_turned(
+    results: dict[str, Any], terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column for each class, as in VisDA-2017."""
+    classes = [f"class {number}" for number in range(20)]
+    for row in results["rows"]:
+        row |= {kind: dict.fromkeys(classes, spread(0.5)) for kind in KINDS}
+    wide, shown = (
+        results | {"columns": classes},
+        Console(width=80, force_terminal=terminal, color_system=None, file=StringIO()),
+    )
+    monkeypatch.setattr(console, "output", shown)
+    shown.print(console.fitted(to_terminal(wide), to_terminal(wide, turned=True)), soft_wrap=True)
+    assert isinstance(shown.file, StringIO)
+    lines = shown.file.getvalue().splitlines()
+    assert "…" not in shown.file.getvalue()
+    assert (max(map(len, lines)) <= 80) is terminal
+    assert (sum("50.0" in line for line in lines) == len(classes)) is terminal
 
 
 def test_markdown(results: dict[str, Any]) -> None:
