@@ -20,6 +20,17 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def seed_draws(seed: int, device: torch.device) -> None:
+    """Seed what layers like dropout draw from on that device.
+
+    `torch.manual_seed` also notes its caller for each kind of device that may yet come up: a millisecond in every step.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def generator(*parts: int | str) -> torch.Generator:
     """A CPU generator seeded with `derive_seed(*parts)`."""
     return torch.Generator().manual_seed(derive_seed(*parts))

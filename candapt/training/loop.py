@@ -19,7 +19,7 @@ from candapt.evaluation.selection import LAST, Choice, merit, value_of
 from candapt.interruption import ignore_signals
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Outputs
-from candapt.randomness import derive_seed
+from candapt.randomness import derive_seed, seed_draws
 from candapt.settings import Settings
 from candapt.training.numbers import NonFiniteError, check_gradients, check_losses, describe_samples, undo_buffers
 from candapt.training.optimizers import build_optimizers, start_momentum
@@ -105,7 +105,7 @@ class Training:
                 self.scorer.remember_start()
         draws = self.method.draws(round, state.clusters)
         for step, batch in enumerate(self.read(draws, round.seed, part.steps), part.steps):
-            torch.manual_seed(derive_seed(round.seed, "step", step))  # for dropout
+            seed_draws(derive_seed(round.seed, "step", step), self.fabric.device)
             progress = (state.round + step / len(draws)) / self.settings.rounds
             try:
                 part.add(self.one_batch(batch, progress))
