@@ -26,8 +26,8 @@ def contrastive_domain_discrepancy(
         target: features (m, d) of the same layers.
         source_labels: integers (n,), in any order, any number of samples per class.
         target_labels: integers (m,), usually pseudo-labels.
-        num_classes: the M above. Default: the number of classes that both domains have in this batch, as the formula
-            of the paper reads. The authors' code gives the number of classes of the whole task.
+        num_classes: the M above. Default: the number of classes that both domains have in this batch, which makes both
+            sums means. The paper and the authors' code take the number of classes of the whole task.
         intra_only: leave out the part that pushes different classes apart.
 
     Returns:

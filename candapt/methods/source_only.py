@@ -20,7 +20,7 @@ class SourceOnlySettings:
 
     statistics: Literal["auto", "source", "target"] = "auto"
     """Batch norm statistics for the target: the source's, as a network that never saw the target has, or its own
-    (auto: its own over frozen features, where each domain is standardized before anything is learned)."""
+    (auto: its own below a bottleneck layer, which standardizes each domain before anything is learned)."""
 
 
 class SourceOnly(Method):
@@ -50,5 +50,5 @@ class SourceOnly(Method):
     @property
     def own_statistics(self) -> bool:
         """Whether the target is normalized with its own statistics."""
-        over_features = isinstance(self.network.backbone, FeatureBackbone) or self.network.is_adapted
-        return self.settings.statistics == "target" or (self.settings.statistics == "auto" and over_features)
+        standardizes = any(isinstance(layer, FeatureBackbone) for layer in self.network.backbone.modules())
+        return self.settings.statistics == "target" or (self.settings.statistics == "auto" and standardizes)

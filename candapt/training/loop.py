@@ -100,6 +100,7 @@ class Training:
         started = time.perf_counter() - part.seconds
         round = self.describe_round()
         if part.steps == 0:
+            self.refresh()
             part.previous, state.clusters = state.clusters, self.method.cluster(round)
             if not state.scored:
                 self.scorer.remember_start()
@@ -165,13 +166,18 @@ class Training:
 
     def outputs(self, side: Side, domain: Domain) -> Outputs:
         """Outputs of samples of that side by the network as it is; until the end in the training's number format."""
-        batch_size = self.settings.training.evaluation_batch
+        self.refresh()
         with nullcontext() if self.is_over else self.fabric.autocast():
-            if self.whole_domain_statistics and not self._statistics_are_fresh:
-                for each in Side:  # both, since a method may look at one domain with the statistics of the other
-                    refresh_statistics(self.method, self.task.domain(each), each, batch_size=batch_size)
-                self._statistics_are_fresh = True
-            return outputs_of(self.method, domain, side, batch_size=batch_size)
+            return outputs_of(self.method, domain, side, batch_size=self.settings.training.evaluation_batch)
+
+    def refresh(self) -> None:
+        """Take batch norm statistics of the whole domains if they are to be used and have changed."""
+        if self.whole_domain_statistics and not self._statistics_are_fresh:
+            with nullcontext() if self.is_over else self.fabric.autocast():
+                for side in Side:  # both, since a method may look at one domain with the statistics of the other
+                    size = self.settings.training.evaluation_batch
+                    refresh_statistics(self.method, self.task.domain(side), side, batch_size=size)
+            self._statistics_are_fresh = True
 
     @property
     def whole_domain_statistics(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch.optim import SGD, AdamW, Optimizer
 
+from candapt.errors import UserError
 from candapt.methods.base import Method
 from candapt.network.network import FeatureBackbone, Network
 from candapt.settings import TrainingSettings
@@ -23,6 +24,8 @@ def build_optimizers(method: Method, training: TrainingSettings) -> dict[str, Op
     for name in dict.fromkeys(part for phase in method.phases for part in phase.updates):
         trained = [p for p in method.get_submodule(name).parameters() if p.requires_grad]
         old, new = [p for p in trained if p in pretrained], [p for p in trained if p not in pretrained]
+        if not trained:
+            raise UserError(f"{name} has nothing to learn at this depth: take --network.head bottleneck.")
         rates = [(old, training.learning_rate), (new, training.learning_rate * faster)]
         groups: list[dict[str, Any]] = [{"params": p, "lr": lr, "initial_lr": lr} for p, lr in rates if p]
         optimizers[name] = _optimizer(kind, groups, training)

@@ -14,10 +14,11 @@ from candapt.cache import ActivationCache
 from candapt.data.domains import Side, Task
 from candapt.head_first import features_of, head_first, mark_adapted, take_over
 from candapt.methods import METHODS
+from candapt.model import load
 from candapt.settings import Settings
 from candapt.training.checkpoint import Checkpoints
 from candapt.training.loop import Training
-from tests.images import photo_task, write_weights
+from tests.images import SIZE, photo_task, write_weights
 from tests.toy import make_training, quick_settings
 
 
@@ -91,6 +92,14 @@ def test_the_layers_keep_their_statistics_and_learn(photos: Photos) -> None:
 def test_fixed_pseudo_labels_stay_those_of_the_first_clustering(photos: Photos) -> None:
     adapted = photos.adapt(photos.settings("pseudo-fixed", rounds=3))
     assert all(record["label_change"] == 0 for record in adapted.history)
+
+
+@pytest.mark.parametrize("method", ["source-only", "mcd", "self-ensembling"])
+def test_a_saved_model_predicts_the_same(photos: Photos, method: str, tmp_path: Path) -> None:
+    adapted = photos.adapt(photos.settings(method), images=SIZE)
+    adapted.model.save(tmp_path)
+    again = load(tmp_path).predict(photos.task.target)
+    assert torch.equal(again.probabilities, adapted.predictions.probabilities)
 
 
 def test_without_rounds_for_it_there_is_none(photos: Photos) -> None:

@@ -159,6 +159,11 @@ class TestRounds:
         training.method.network.pretrained = pretrained
         assert self.has_target_statistics(training, toy) is not pretrained
 
+    def test_a_method_that_never_sees_the_target_knows_its_statistics(self, toy: Toy) -> None:
+        """With running averages there is no other way for source-only to standardize it."""
+        training = run(make_training(toy.task, quick_settings("source-only", training__statistics="running")))
+        assert self.has_target_statistics(training, toy)
+
     @pytest.mark.parametrize("statistics", ["domain", "running"])
     @pytest.mark.parametrize("method", ["can", "source-only"])
     def test_looking_on_changes_nothing(self, toy: Toy, method: str, statistics: str) -> None:

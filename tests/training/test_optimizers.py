@@ -5,6 +5,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from candapt.adaptation import initial_layers
+from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.build import build_network
@@ -60,3 +61,9 @@ def test_a_choice_is_kept(toy: Toy) -> None:
     (optimizer,) = build_optimizers(over_features(toy, nesterov), nesterov.training).values()
     assert isinstance(optimizer, SGD)
     assert optimizer.defaults["nesterov"]
+
+
+def test_a_part_without_weights_is_told(toy: Toy) -> None:
+    settings = quick_settings("mcd", network__head="linear")
+    with pytest.raises(UserError, match="backbone has nothing to learn at this depth"):
+        build_optimizers(over_features(toy, settings), settings.training)
