@@ -9,9 +9,11 @@ from torch import Tensor
 from candapt.data.domains import Domain, Side
 from candapt.evaluation import metrics
 from candapt.evaluation.predict import outputs_of
-from candapt.evaluation.selection import choose_round, describe_choice
+from candapt.evaluation.selection import LAST, choose_round, describe_choice
 from candapt.training.loop import Record, Training
 
+RULE = "neighbor_information"
+"""The score that shows what a label-free choice would give where the settings keep the last round."""
 DIGITS = 6
 """Decimal places of stored scores."""
 
@@ -76,7 +78,8 @@ class Examiner:
 
 def choose(each_round: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any]:
     """The accuracies of the round that is chosen without labels, and by which rule."""
-    return {"rule": describe_choice(select), **_accuracies(each_round[choose_round(each_round, select)])}
+    rule = RULE if select == LAST else select
+    return {"rule": describe_choice(rule), **_accuracies(each_round[choose_round(each_round, rule)])}
 
 
 def _accuracies(told: Mapping[str, Any]) -> dict[str, Any]:
