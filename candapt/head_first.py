@@ -26,13 +26,10 @@ def head_first(layers: Layers, settings: Settings) -> Settings | None:
     apart = network.finetune == "last-stage" and network.head == "bottleneck"
     if not apart or layers.network.starts_at_random or not training.head_rounds:
         return None
-    return replace(
-        settings,
-        rounds=training.head_rounds,
-        select=LAST,
-        network=replace(settings.network, finetune="head"),
-        training=replace(training, precision="32-true", held_out=0.0),  # held out already; and it is fast as it is
-    )
+    # What may be too slow for a last stage is not over features; and the samples to hold out have been taken already.
+    own = replace(training, precision="32-true", statistics="auto", held_out=0.0)
+    network = replace(settings.network, finetune="head")
+    return replace(settings, rounds=training.head_rounds, select=LAST, network=network, training=own)
 
 
 @torch.no_grad()

@@ -72,6 +72,7 @@ def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, me
     prepared = prepare(photos.task, layers, Fabric(accelerator="cpu"), photos.cache)
     training, first = make_training(prepared, settings, layers), head_first(layers, settings)
     assert first is not None
+    assert first.training.statistics == "auto"
     head = adapt(features_of(training), first)
     take_over(training, head.model.method, head.state)
     mark_adapted(training.method)
