@@ -23,7 +23,7 @@ def derive_seed(*parts: int | str) -> int:
 def seed_draws(seed: int, device: torch.device) -> None:
     """Seed what layers like dropout draw from on that device.
 
-    `torch.manual_seed` also notes its caller for each kind of device that may yet come up: a millisecond in every step.
+    `torch.manual_seed` also notes its caller for each kind of device that may yet come up, for most of a millisecond.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)

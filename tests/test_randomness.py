@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from candapt.randomness import derive_seed, generator
+from candapt.randomness import derive_seed, generator, seed_draws
 
 parts = st.lists(st.integers(-(2**40), 2**40) | st.text(max_size=8), min_size=1, max_size=4)
 
@@ -40,3 +40,11 @@ def test_generators_start_from_their_seed_and_leave_the_global_one_alone() -> No
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seeded_step_draws_as_torch_itself_would() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        expected = torch.rand(5)
+        seed_draws(7, torch.device("cpu"))
+        assert torch.equal(torch.rand(5), expected)

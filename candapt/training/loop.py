@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -167,17 +167,21 @@ class Training:
     def outputs(self, side: Side, domain: Domain) -> Outputs:
         """Outputs of samples of that side by the network as it is; until the end in the training's number format."""
         self.refresh()
-        with nullcontext() if self.is_over else self.fabric.autocast():
+        with self.number_format():
             return outputs_of(self.method, domain, side, batch_size=self.settings.training.evaluation_batch)
 
     def refresh(self) -> None:
         """Take batch norm statistics of the whole domains if they are to be used and have changed."""
         if self.whole_domain_statistics and not self._statistics_are_fresh:
-            with nullcontext() if self.is_over else self.fabric.autocast():
+            with self.number_format():
                 for side in Side:  # both, since a method may look at one domain with the statistics of the other
                     size = self.settings.training.evaluation_batch
                     refresh_statistics(self.method, self.task.domain(side), side, batch_size=size)
             self._statistics_are_fresh = True
+
+    def number_format(self) -> AbstractContextManager[None]:
+        """What looks are computed in: the training's number format, and single precision after its end."""
+        return nullcontext() if self.is_over else self.fabric.autocast()
 
     @property
     def whole_domain_statistics(self) -> bool:

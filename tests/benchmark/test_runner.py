@@ -54,7 +54,9 @@ def test_every_cell_is_stored_with_what_made_it(planned: Planner, tmp_path: Path
         assert stored["rounds"] == len(stored["oracle_curve"]) == 2
         assert stored["seconds"] > 0
         assert stored["last"]["accuracy"] == stored["oracle_curve"][-1]
+        best = max(stored["each_round"], key=lambda told: (not told["warmup"], told["score_neighbor_information"]))
         assert stored["chosen"]["rule"] == "best neighbor information"
+        assert stored["chosen"]["accuracy"] == best["accuracy"]
         assert stored["oracle"]["accuracy"] == max(stored["oracle_curve"])
         assert [told["accuracy"] for told in stored["each_round"]] == stored["oracle_curve"]
         assert all({"score_snd", "score_agreement"} <= told.keys() for told in stored["each_round"])

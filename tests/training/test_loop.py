@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from candapt.adaptation import adapt
+from candapt.clustering import cosine_distances
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Side, Task
 from candapt.errors import UserError
 from candapt.interruption import SIGNALS
@@ -289,3 +290,13 @@ class TestLearning:
         changes = {"network__bottleneck": 64, "training__steps": 20, "training__learning_rate": 0.01}
         adapted = adapt(toy.task, quick_settings(rounds=6, **changes))
         assert float((adapted.predictions.labels == adapted.predictions.cluster_labels).float().mean()) > 0.95
+
+
+def test_final_looks_are_in_single_precision(toy: Toy) -> None:
+    """As whoever loads the model will compute: distances and the clusters' reach must fit together."""
+    adapted = adapt(toy.task, quick_settings(training__precision="bf16-mixed"))
+    features = adapted.predictions.features
+    assert not torch.equal(features, features.bfloat16().float())
+    nearest = cosine_distances(features, adapted.model.centers).argmin(1)
+    assert torch.equal(adapted.predictions.cluster_labels, nearest)
+    assert adapted.predictions.kept.all()
