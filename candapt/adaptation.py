@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 from candapt.cache import ActivationCache, Progress
-from candapt.data.domains import LabeledDomain, Task
+from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.evaluation.selection import Choice, check_choice
@@ -119,7 +119,7 @@ def adapt(
     run_training(training, watcher, checkpoints)
     choice = training.return_to_best()
     model = model_of(training, task, layers, images)
-    predictions = model.predict_prepared(prepared.target)
+    predictions = model.read_off(training.embed(Side.TARGET), prepared.target.names)
     seconds = time.perf_counter() - started
     if checkpoints is not None:
         seconds += checkpoints.seconds_before

@@ -6,13 +6,10 @@ frozen features, which takes seconds, does not.
 
 from dataclasses import replace
 
-import torch
-
-from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples, Side, Task
-from candapt.evaluation.predict import read_in_order
+from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.evaluation.selection import LAST
 from candapt.methods.base import Method
-from candapt.network.batchnorm import keep_statistics, select_side
+from candapt.network.batchnorm import keep_statistics
 from candapt.network.build import Layers
 from candapt.network.network import Network
 from candapt.settings import Settings
@@ -32,18 +29,10 @@ def head_first(layers: Layers, settings: Settings) -> Settings | None:
     return replace(settings, rounds=training.head_rounds, select=LAST, network=network, training=own)
 
 
-@torch.no_grad()
 def features_of(training: Training) -> Task:
     """The task of a training that has not begun as the head sees it: features of the evaluation views."""
-    layers, task = training.method.network.backbone.get_submodule("layers").eval(), training.task
-    features: dict[Side, Samples] = {}
-    for side in Side:
-        select_side(layers, side)
-        batches = read_in_order(layers, task.domain(side), training.settings.training.evaluation_batch)
-        with training.fabric.autocast():
-            features[side] = ArraySamples(torch.cat([layers(batch).float().cpu() for batch in batches]))
-    source = LabeledDomain(features[Side.SOURCE], task.source.names, task.source.labels, task.source.classes)
-    return Task(source, Domain(features[Side.TARGET], task.target.names))
+    source, features = training.task.source, training.features(Side.SOURCE).samples
+    return Task(LabeledDomain(features, source.names, source.labels, source.classes), training.features(Side.TARGET))
 
 
 def take_over(training: Training, head: Method, state: State) -> None:
@@ -59,7 +48,7 @@ def take_over(training: Training, head: Method, state: State) -> None:
     if unknown or not all("backbone.layers." in name for name in missing):
         raise ValueError(f"the head does not fit: {[*unknown, *missing][:3]}")
     training.state.clusters, training.state.scored = state.clusters, state.scored
-    training.forget()
+    training.forget(layers=False)
 
 
 def mark_adapted(method: Method) -> None:

@@ -23,6 +23,7 @@ from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.backbones import BottleneckStride
 from candapt.network.build import Layers, build_layers
+from candapt.network.network import Outputs
 from candapt.settings import NetworkSettings
 from candapt.untrusted import contained, fitted, from_plain, read_json, shortened
 
@@ -101,14 +102,14 @@ class Model:
                 f"The model takes samples of shape {tuple(self.shape)}, but these have {tuple(domain.samples.shape)}: "
                 "give what it was trained on."
             )
-        return self.predict_prepared(behind(self.layers.frozen, domain), side)
+        prepared = behind(self.layers.frozen, domain)
+        return self.read_off(outputs_of(self.method, prepared, side, batch_size=self.batch_size), domain.names)
 
-    def predict_prepared(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
-        """Predictions for samples that are through the frozen layers already."""
-        outputs = outputs_of(self.method, domain, side, batch_size=self.batch_size)
+    def read_off(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
+        """Predictions for samples of which the method has given its outputs."""
         distances, nearest = cosine_distances(outputs.features, self.centers).min(1)
         kept = distances <= self.reach[nearest]
-        return Predictions(domain.names, outputs.probabilities, outputs.features, nearest, distances, kept)
+        return Predictions(names, outputs.probabilities, outputs.features, nearest, distances, kept)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `model.json`."""

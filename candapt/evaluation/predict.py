@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from candapt.data.domains import Domain, Side
+from candapt.data.domains import ArraySamples, Domain, Side
 from candapt.methods.base import Method
-from candapt.network.batchnorm import estimate_statistics
+from candapt.network.batchnorm import estimate_statistics, select_side
 from candapt.network.network import Outputs
 
 
@@ -17,6 +17,15 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -
     method.eval()
     parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size)]
     return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
+
+
+@torch.no_grad()
+def through_layers(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Domain:
+    """What the layers below the bottleneck make of the evaluation views, in order and in single precision."""
+    layers = method.network.backbone.get_submodule("layers").eval()
+    select_side(layers, method.normalizes_as(side))
+    batches = read_in_order(method, domain, batch_size)
+    return Domain(ArraySamples(torch.cat([layers(batch).float().cpu() for batch in batches])), domain.names)
 
 
 def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:

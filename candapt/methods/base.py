@@ -143,5 +143,9 @@ class Method(nn.Module):
 
     def predict(self, x: Tensor, side: Side) -> Outputs:
         """Features and logits of a batch, for evaluation."""
-        outputs: Outputs = self.network(x, side)
+        outputs: Outputs = self.network(x, self.normalizes_as(side))
         return outputs
+
+    def normalizes_as(self, side: Side) -> Side:
+        """Whose batch norms samples of a side go through in evaluation; its own by default."""
+        return side

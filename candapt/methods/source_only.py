@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.network.batchnorm import share_affine
-from candapt.network.network import FeatureBackbone, Outputs
+from candapt.network.network import FeatureBackbone
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class SourceOnly(Method):
         source = batch["source"]
         return {"classification": F.cross_entropy(self.network(source.x, Side.SOURCE).logits, source.labels)}
 
-    def predict(self, x: Tensor, side: Side) -> Outputs:
+    def normalizes_as(self, side: Side) -> Side:
         """Every domain is normalized as the settings say, and otherwise treated alike."""
-        return super().predict(x, side if self.own_statistics else Side.SOURCE)
+        return side if self.own_statistics else Side.SOURCE
 
     def after_step(self) -> None:
         """Nothing is learned of the target, so that its batch norm scales and shifts as the source's does."""

@@ -1,6 +1,7 @@
 """The network: a backbone that gives features, and a linear head that gives logits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -63,6 +64,16 @@ class Network(nn.Module):
         if not self.pretrained:
             return [self.backbone]
         return [part for part in self.backbone.children() if isinstance(part, FeatureBackbone)]
+
+    @contextmanager
+    def over_features(self) -> Iterator[None]:
+        """Within this context it takes what the layers below its bottleneck give, in place of samples."""
+        whole = self.backbone
+        self.backbone = whole.get_submodule("bottleneck")
+        try:
+            yield
+        finally:
+            self.backbone = whole
 
     def pretrained_parameters(self) -> set[nn.Parameter]:
         """What learns at the lower rate."""

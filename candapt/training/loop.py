@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from candapt.clustering import label_change
 from candapt.data.domains import Domain, Side, Task, part_of
 from candapt.errors import DivergedError, UserError
-from candapt.evaluation.predict import outputs_of, refresh_statistics
+from candapt.evaluation.predict import outputs_of, refresh_statistics, through_layers
 from candapt.evaluation.selection import LAST, Choice, merit, value_of
 from candapt.interruption import ignore_signals
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
@@ -48,6 +48,7 @@ class Training:
         self.optimizers = dict(zip(self.optimizers, optimizers, strict=True))
         start_momentum(self.optimizers.values())
         self._embedded: dict[Side, Outputs] = {}
+        self._features: dict[Side, Domain] = {}
         self._statistics_are_fresh = False
         self.is_over = False
         self.scorer = Scorer(self, held_out)
@@ -149,18 +150,44 @@ class Training:
     def embed(self, side: Side) -> Outputs:
         """Outputs over a whole domain by the network as it is now, computed once between two steps."""
         if side not in self._embedded:
-            self._embedded[side] = self.outputs(side, self.task.domain(side))
+            self.refresh()
+            with self.number_format(), self.seen_by_head(side) as domain:
+                self._embedded[side] = outputs_of(self.method, domain, side, batch_size=self.evaluation_batch)
         return self._embedded[side]
 
-    def forget(self) -> None:
-        """Drop outputs that the network no longer gives."""
+    def features(self, side: Side) -> Domain:
+        """A whole domain as the layers below the bottleneck give it now, computed once between two steps."""
+        if side not in self._features:
+            domain = self.task.domain(side)
+            with self.number_format():
+                self._features[side] = through_layers(self.method, domain, side, batch_size=self.evaluation_batch)
+        return self._features[side]
+
+    @contextmanager
+    def seen_by_head(self, side: Side) -> Iterator[Domain]:
+        """What the network takes within this context: a whole domain, or features of layers with fixed statistics.
+
+        Of such layers statistics and outputs need the same, so that samples go through them once and not twice.
+        """
+        if not self.method.network.is_adapted:
+            yield self.task.domain(side)
+            return
+        domain = self.features(side)
+        with self.method.network.over_features():
+            yield domain
+
+    def forget(self, *, layers: bool = True) -> None:
+        """Drop outputs that the network no longer gives; those of its layers stay if only the head is another."""
         self._embedded.clear()
         self._statistics_are_fresh = False
+        if layers:
+            self._features.clear()
 
     def look(self, side: Side, rows: Tensor) -> Outputs:
         """Outputs of some samples, shape (len(rows), …); from those of all samples where these are used anyway."""
         domain = self.task.domain(side)
-        if self.state.clusters is not None or domain.size <= 2 * len(rows):
+        self.refresh()
+        if self.state.clusters is not None or side in self._features or domain.size <= 2 * len(rows):
             return Outputs(*(whole[rows] for whole in self.embed(side)))
         return self.outputs(side, part_of(domain, rows))
 
@@ -168,16 +195,20 @@ class Training:
         """Outputs of samples of that side by the network as it is; until the end in the training's number format."""
         self.refresh()
         with self.number_format():
-            return outputs_of(self.method, domain, side, batch_size=self.settings.training.evaluation_batch)
+            return outputs_of(self.method, domain, side, batch_size=self.evaluation_batch)
 
     def refresh(self) -> None:
         """Take batch norm statistics of the whole domains if they are to be used and have changed."""
         if self.whole_domain_statistics and not self._statistics_are_fresh:
-            with self.number_format():
-                for side in Side:  # both, since a method may look at one domain with the statistics of the other
-                    size = self.settings.training.evaluation_batch
-                    refresh_statistics(self.method, self.task.domain(side), side, batch_size=size)
+            for side in Side:  # both, since a method may look at one domain with the statistics of the other
+                with self.number_format(), self.seen_by_head(side) as domain:
+                    refresh_statistics(self.method, domain, side, batch_size=self.evaluation_batch)
             self._statistics_are_fresh = True
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Samples that are looked at together."""
+        return self.settings.training.evaluation_batch
 
     def number_format(self) -> AbstractContextManager[None]:
         """What looks are computed in: the training's number format, and single precision after its end."""

@@ -64,10 +64,8 @@ def photos(tmp_path: Path) -> Photos:
     return Photos(photo_task(tmp_path), weights, ActivationCache(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("statistics", ["running", "auto"])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str, statistics: str) -> None:
-    settings = photos.settings(method, training__statistics=statistics)
+def adapted_training(photos: Photos, settings: Settings) -> tuple[Training, Adapted]:
+    """Where the last stage is about to be trained, and what the head has learned over it."""
     layers = initial_layers(photos.task, settings)
     prepared = prepare(photos.task, layers, Fabric(accelerator="cpu"), photos.cache)
     training, first = make_training(prepared, settings, layers), head_first(layers, settings)
@@ -76,6 +74,14 @@ def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, me
     head = adapt(features_of(training), first)
     take_over(training, head.model.method, head.state)
     mark_adapted(training.method)
+    return training, head
+
+
+@pytest.mark.parametrize("statistics", ["running", "auto"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str, statistics: str) -> None:
+    settings = photos.settings(method, training__statistics=statistics)
+    training, head = adapted_training(photos, settings)
     torch.testing.assert_close(training.embed(Side.TARGET).probabilities, head.predictions.probabilities)
     assert torch.equal(training.state.scored["first_labels"], head.state.scored["first_labels"])
 
@@ -93,6 +99,31 @@ def test_the_layers_keep_their_statistics_and_learn(photos: Photos) -> None:
 def test_fixed_pseudo_labels_stay_those_of_the_first_clustering(photos: Photos) -> None:
     adapted = photos.adapt(photos.settings("pseudo-fixed", rounds=3))
     assert all(record["label_change"] == 0 for record in adapted.history)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "can"},
+        {"method": "self-ensembling"},
+        {"method": "source-only"},
+        {"method": "source-only", "source-only__statistics": "source"},
+        {"method": "can", "training__statistics": "running"},
+    ],
+    ids=str,
+)
+def test_samples_go_through_the_layers_once(photos: Photos, settings: dict[str, Any]) -> None:
+    training, _ = adapted_training(photos, photos.settings(**settings))
+    training.one_round(lambda done, planned: None)
+    training.forget()
+    passed = []
+    layers = training.method.network.backbone.get_submodule("layers")
+    hook = layers.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
+    looks = {side: training.embed(side) for side in Side}
+    hook.remove()
+    assert sum(passed) == sum(training.task.domain(side).size for side in Side)
+    for side, look in looks.items():
+        torch.testing.assert_close(training.outputs(side, training.task.domain(side)), look)
 
 
 @pytest.mark.parametrize("method", ["source-only", "mcd", "self-ensembling"])
