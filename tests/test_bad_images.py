@@ -12,8 +12,9 @@ from PIL import Image
 
 from candapt.cli import main
 from candapt.commands import job
-from candapt.data import checking
+from candapt.data import checking, images
 from tests.data.test_images import png_header, truncated_jpeg
+from tests.images import write_weights
 from tests.toy import QUICK
 
 SMALL = ["--network.backbone", "small-cnn", "--images.size", "16", "--training.batch_size", "4"]
@@ -36,6 +37,13 @@ def photos(tmp_path: Path) -> Path:
         draw(tmp_path / "source" / ("left" if seed % 2 else "right") / f"{seed}.png", seed % 2 == 1, seed)
         draw(tmp_path / "target" / f"shelf {seed % 3}" / f"{seed}.png", seed % 2 == 1, 100 + seed)
     return tmp_path
+
+
+@pytest.fixture
+def network(photos: Path) -> list[str]:
+    """Flags for a tiny ResNet with weights in a file."""
+    weights = write_weights(photos / "weights.safetensors", "test_resnet")
+    return ["--network.backbone", "test_resnet", "--network.weights", str(weights), "--images.size", "16"]
 
 
 def adapt(photos: Path, *more: object, code: int = 0) -> Path:
@@ -118,6 +126,40 @@ class TestBrokenFiles:
         assert main(predict) == 0
         assert str(name) in capsys.readouterr().err
         assert len(table(table_file)) == 8
+
+    def test_a_benchmark_and_features_too(
+        self, photos: Path, broken: tuple[Path, str], network: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        name, reason = broken
+        (photos / "domains").mkdir()
+        for domain in ("one", "other"):
+            (photos / "domains" / domain).symlink_to(photos / "source")
+        suite = ["benchmark", "folders", "--data", str(photos / "domains"), "--methods", "can", *network]
+        commands = [
+            [*suite, "--out", str(photos / "suite")],
+            ["embed", str(photos / "source"), "--out", str(photos / "features.npz"), *network],
+        ]
+        for words in commands:
+            assert main([*words, "--strict"]) == 2
+            told = capsys.readouterr().err
+            assert f"{name}' {reason}" in told
+            assert "left out" not in told
+        assert not (photos / "suite").exists()
+        assert not (photos / "features.npz").exists()
+        assert main(commands[1]) == 0
+        assert f"{name}' {reason}" in capsys.readouterr().err
+
+
+def test_missing_weights_are_told_before_any_image_is_read(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(images, "check_images", None)
+    weights = ["--network.backbone", "test_resnet", "--network.weights", str(photos / "nowhere.pth")]
+    adapt(photos, *weights, code=2)
+    suite = ["benchmark", "folders", "--data", str(photos), "--out", str(photos / "suite"), *weights]
+    assert main(suite) == 2
+    assert [line.count("nowhere.pth") for line in capsys.readouterr().err.splitlines()] == [1, 1]
+    assert not (photos / "suite").exists()
 
 
 class TestClasses:

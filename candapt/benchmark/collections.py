@@ -85,6 +85,8 @@ class ImageCollection:
 
     root: Path
     images: ImageSettings
+    strict: bool = False
+    """Refuse files that do not decode and classes without an image."""
 
     @property
     def views(self) -> Any:
@@ -97,7 +99,7 @@ class ImageCollection:
 
     def domain(self, name: str) -> LabeledDomain:
         """One domain; its files are checked when it is first asked for."""
-        return _image_domain(self.root / name, self.images)
+        return _image_domain(self.root / name, self.images, self.strict)
 
     def fingerprint(self, name: str) -> str:
         """Hash of the files' names and sizes."""
@@ -111,7 +113,7 @@ class ListedCollection(ImageCollection):
     def domain(self, name: str) -> LabeledDomain:
         """One domain, by its list."""
         file = self._list(name)
-        return _listed_domain(file, self.images) if file.is_file() else super().domain(name)
+        return _listed_domain(file, self.images, self.strict) if file.is_file() else super().domain(name)
 
     def fingerprint(self, name: str) -> str:
         """Hash of the list and of the files' names and sizes."""
@@ -216,7 +218,7 @@ def hash_of(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read ({error.strerror}): check --data.") from None
+        raise UserError(f"{str(path)!r} cannot be read ({error.strerror}): check its path.") from None
 
 
 @cache
@@ -245,15 +247,21 @@ def _feature_domain(path: Path, name: str) -> LabeledDomain:
 
 
 @cache
-def _image_domain(folder: Path, images: ImageSettings) -> LabeledDomain:
+def _image_domain(folder: Path, images: ImageSettings, strict: bool) -> LabeledDomain:
     with _counting(folder.name) as count:
-        return labeled_image_domain(folder, images, workers=os.cpu_count() or 1, skip_empty=True, progress=count)[0]
+        workers = os.cpu_count() or 1
+        return labeled_image_domain(
+            folder, images, workers=workers, strict=strict, skip_empty=not strict, progress=count
+        )[0]
 
 
 @cache
-def _listed_domain(file: Path, images: ImageSettings) -> LabeledDomain:
+def _listed_domain(file: Path, images: ImageSettings, strict: bool) -> LabeledDomain:
     with _counting(file.parent.name) as count:
-        return labeled_list_domain(file, images, classes=visda.CLASSES, workers=os.cpu_count() or 1, progress=count)[0]
+        workers = os.cpu_count() or 1
+        return labeled_list_domain(file, images, classes=visda.CLASSES, workers=workers, strict=strict, progress=count)[
+            0
+        ]
 
 
 @contextmanager

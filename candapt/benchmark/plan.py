@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from candapt.adaptation import check_settings
-from candapt.benchmark.collections import Collection, hash_of
+from candapt.benchmark.collections import Collection, ImageCollection, hash_of
 from candapt.benchmark.suites import SUITES, Suite, TaskName, tasks_of
 from candapt.cache import ActivationCache
 from candapt.errors import UserError
@@ -97,6 +97,7 @@ def make_plan(
     tasks: Sequence[str] = (),
     images: ImageChoice | None = None,
     cache: Path | None = None,
+    strict: bool = False,
 ) -> Plan:
     """Lay out a benchmark.
 
@@ -108,6 +109,7 @@ def make_plan(
         tasks: names of the tasks to run; all by default.
         images: what was chosen about image files.
         cache: folder of the activation cache; None for the user's.
+        strict: refuse image files that do not decode and classes without one; otherwise they are left out.
     """
     if suite_name not in SUITES:
         raise UserError(f"There is no suite {suite_name!r}: choose one of {', '.join(SUITES)}.")
@@ -120,6 +122,8 @@ def make_plan(
     for of_method in settings.values():
         check_settings(of_method)
     collection = suite.open(place, next(iter(settings.values())), images or ImageChoice())
+    if isinstance(collection, ImageCollection):
+        collection = replace(collection, strict=strict)
     wanted, rows = tasks_of(suite, place, tasks), make_rows(suite, settings)
     return Plan(suite_name, collection, wanted, rows, tuple(seeds), ActivationCache(cache))
 

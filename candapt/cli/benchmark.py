@@ -6,9 +6,9 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from candapt.cli.config import read_config, settings_from_file
-from candapt.cli.flags import add_cache, make_parser, path_type
+from candapt.cli.flags import add_cache, add_strict, make_parser, path_type
 from candapt.cli.settings import add_common, add_groups, settings_from
-from candapt.cli.words import listed, look_ahead, one_of, spelled_out
+from candapt.cli.words import listed, look_ahead, one_of, spelled_out, strict_last
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.presets import DEFAULT, PRESETS
@@ -23,7 +23,7 @@ def benchmark(arguments: list[str]) -> None:
     from candapt.benchmark.plan import make_plan
     from candapt.commands.benchmark import benchmark as run_benchmark
 
-    parser, methods, arguments = _parser(spelled_out(arguments))
+    parser, methods, arguments = _parser(strict_last(spelled_out(arguments)))
     options = parser.parse_args(arguments)
     plan = make_plan(
         options.suite,
@@ -33,6 +33,7 @@ def benchmark(arguments: list[str]) -> None:
         tasks=listed(options.tasks),
         images=parser.instantiate(options).images,
         cache=options.cache,
+        strict=options.strict,
     )
     run_benchmark(plan, options.out, jobs=options.jobs)
 
@@ -67,6 +68,7 @@ def _parser(arguments: Sequence[str]) -> tuple[ArgumentParser, list[str], list[s
     )
     parser.add_argument("--resume", action="store_true", help="Changes nothing: what is stored is never run again.")
     parser.add_argument("--jobs", type=int, default=1, help="Trainings at the same time, each in its own process.")
+    add_strict(parser)
     add_cache(parser)
     add_common(parser, preset)
     add_groups(parser, methods, {**PRESETS[preset], **suite.changes})

@@ -23,7 +23,15 @@ from candapt.settings import ImageChoice, NetworkSettings, TrainingSettings
 log = logging.getLogger(__name__)
 
 
-def embed(images: Path, out: Path, network: NetworkSettings, choice: ImageChoice, *, labeled: bool = False) -> None:
+def embed(
+    images: Path,
+    out: Path,
+    network: NetworkSettings,
+    choice: ImageChoice,
+    *,
+    labeled: bool = False,
+    strict: bool = False,
+) -> None:
     """Write the features of every image, as a frozen backbone gives them, to an `.npz` file."""
     refuse_existing(out)
     if is_feature_file(images):
@@ -35,7 +43,7 @@ def embed(images: Path, out: Path, network: NetworkSettings, choice: ImageChoice
         raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
     backbone = build_backbone(name, weights=network.weights)
     with counting("checking images") as count:
-        reading = Reading(expected_images(network, choice), os.cpu_count() or 1, progress=count)
+        reading = Reading(expected_images(network, choice), os.cpu_count() or 1, strict, count)
         domain, _ = (read_labeled_domain if labeled else read_domain)(images, reading)
     with counting("features") as count:
         features = all_rows(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
