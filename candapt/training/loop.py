@@ -253,6 +253,8 @@ class Training:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
         self.step_module.train()
+        # What rises in the course of a training has risen where the head has learned before.
+        progress = 1.0 if self.method.network.is_adapted else progress
         values: dict[str, float] = {}
         for phase in self.method.phases:
             for _ in range(phase.repeats):

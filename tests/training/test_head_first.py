@@ -96,6 +96,14 @@ def test_the_layers_keep_their_statistics_and_learn(photos: Photos) -> None:
         assert torch.equal(after[name], value) is kept, name
 
 
+def test_what_rises_in_the_course_of_a_training_has_risen(photos: Photos) -> None:
+    training, _ = adapted_training(photos, photos.settings("dann"))
+    seen = []
+    training.method.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[2]))
+    training.one_round(lambda done, planned: None)
+    assert seen == [1.0, 1.0]
+
+
 def test_fixed_pseudo_labels_stay_those_of_the_first_clustering(photos: Photos) -> None:
     adapted = photos.adapt(photos.settings("pseudo-fixed", rounds=3))
     assert all(record["label_change"] == 0 for record in adapted.history)
