@@ -152,8 +152,8 @@ def method(name: str) -> str:
     return "\n\n".join(parts.values())
 
 
-SUITES = ("office31", "office31-one-seed", "digits", "demo")
-"""Recorded suites in which methods are looked for; methods that take long have one seed."""
+SUITES = ("office31", "digits", "demo")
+"""Recorded suites in which methods are looked for."""
 
 
 def pseudo_labels() -> str:
