@@ -150,7 +150,7 @@ class TestBrokenFiles:
         assert f"{name}' {reason}" in capsys.readouterr().err
 
 
-def test_missing_weights_are_told_before_any_image_is_read(
+def test_a_wrong_weights_file_is_told_before_any_image_is_read(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(images, "check_images", None)

@@ -27,7 +27,7 @@ from candapt.files import write_atomically
 from candapt.interruption import held_back, ignore_signals
 from candapt.locks import locked, refuse_if_locked
 from candapt.network.backbones import SMALL_CNN
-from candapt.network.build import Layers, check_backbone, decide
+from candapt.network.build import Layers, check_weights, decide
 from candapt.report.benchmark_page import benchmark_page
 from candapt.report.page import write_page
 from candapt.runs import leaves, versions, write_json
@@ -74,7 +74,7 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
             "Some stored cells were made with other versions of candapt or its libraries; the results list them."
         )
     if missing and plan.collection.images is not None:
-        check_backbone(missing[0].settings.network)
+        check_weights(missing[0].settings.network)
     with claimed(out):
         for cell in set(plan.cells) - set(missing):  # a kill may have come before this
             shutil.rmtree(cell.saved(out), ignore_errors=True)

@@ -15,7 +15,7 @@ from candapt.data.domains import Task
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain, read_target_labels
 from candapt.data.transforms import ImageSettings
 from candapt.network.backbones import input_settings
-from candapt.network.build import Layers, check_backbone, decide
+from candapt.network.build import Layers, check_weights, decide
 from candapt.runs import describe_settings, plain
 from candapt.settings import ImageChoice, NetworkSettings, Settings
 
@@ -75,7 +75,7 @@ def read_inputs(job: Job) -> Inputs:
     """Read what a job names, and refuse what does not fit together."""
     images = image_settings(job)
     if images is not None:
-        check_backbone(job.settings.network)
+        check_weights(job.settings.network)
     with counting("checking images") as count:
         views = images or ImageSettings(augmentation=job.images.augmentation)
         reading = Reading(views, os.cpu_count() or 1, job.strict, count)

@@ -84,10 +84,11 @@ def build_layers(
     return Layers(None if depth == "all" else frozen.eval().requires_grad_(False), network, settings, layout)
 
 
-def check_backbone(settings: NetworkSettings) -> None:
-    """Refuse a backbone for image files that cannot be built, before anyone waits for these to be read."""
-    with torch.random.fork_rng():
-        build_backbone(decide(settings, (3, 224, 224)).backbone, weights=settings.weights)
+def check_weights(settings: NetworkSettings) -> None:
+    """Refuse a weights file that does not fit a backbone for images, before anyone waits for these to be read."""
+    if settings.weights is not None:
+        with torch.random.fork_rng():
+            build_backbone(decide(settings, (3, 224, 224)).backbone, weights=settings.weights)
 
 
 def build_network(
