@@ -29,7 +29,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], source: dict[str, 
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
     if source is None:
         return "\n".join(lines)
-    where = f"{source['threads']} threads, torch {source['versions']['torch']}"
+    where = f"{source['threads']} thread{'s' * (source['threads'] != 1)}, torch {source['versions']['torch']}"
     return "\n".join([*lines, "", f"Measured by `{source['command']}` on {source['date']}, {where}."])
 
 
