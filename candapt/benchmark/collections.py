@@ -249,19 +249,19 @@ def _feature_domain(path: Path, name: str) -> LabeledDomain:
 @cache
 def _image_domain(folder: Path, images: ImageSettings, strict: bool) -> LabeledDomain:
     with _counting(folder.name) as count:
-        workers = os.cpu_count() or 1
-        return labeled_image_domain(
-            folder, images, workers=workers, strict=strict, skip_empty=not strict, progress=count
-        )[0]
+        workers, skip = os.cpu_count() or 1, not strict
+        domain, _ = labeled_image_domain(
+            folder, images, workers=workers, strict=strict, skip_empty=skip, progress=count
+        )
+    return domain
 
 
 @cache
 def _listed_domain(file: Path, images: ImageSettings, strict: bool) -> LabeledDomain:
     with _counting(file.parent.name) as count:
-        workers = os.cpu_count() or 1
-        return labeled_list_domain(file, images, classes=visda.CLASSES, workers=workers, strict=strict, progress=count)[
-            0
-        ]
+        workers, classes = os.cpu_count() or 1, visda.CLASSES
+        domain, _ = labeled_list_domain(file, images, classes=classes, workers=workers, strict=strict, progress=count)
+    return domain
 
 
 @contextmanager

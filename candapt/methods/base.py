@@ -122,7 +122,10 @@ class Method(nn.Module):
         return round.random_draws(round.steps or round.epoch, Side.SOURCE, Side.TARGET)
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
-        """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1."""
+        """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1.
+
+        Where the head has learned before a last stage does, it is 1 throughout: what rises with it has risen.
+        """
         raise NotImplementedError
 
     def both(self, batch: Batch) -> tuple[Outputs, Outputs]:

@@ -148,11 +148,16 @@ def test_without_rounds_for_it_there_is_none(photos: Photos) -> None:
         assert head_first(initial_layers(photos.task, settings), settings) is None
 
 
-@pytest.mark.parametrize(("head_rounds", "warmup", "whole"), [(2, 0, True), (0, 1, True)])
-def test_what_has_learned_needs_no_careful_start(photos: Photos, head_rounds: int, warmup: int, whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "head_rounds", "warmup", "whole"),
+    [(4, 2, 0, True), (4, 0, 1, True), (3, 2, 0, True), (3, 0, 0, False)],  # three are too few for a warm-up
+)
+def test_what_has_learned_needs_no_careful_start(
+    photos: Photos, rounds: int, head_rounds: int, warmup: int, whole: bool
+) -> None:
     watch = FirstRound()
     with pytest.raises(StopError):
-        photos.adapt(photos.settings(rounds=4, training__head_rounds=head_rounds), watcher=watch)
+        photos.adapt(photos.settings(rounds=rounds, training__head_rounds=head_rounds), watcher=watch)
     assert watch.record["warmup"] == warmup
     assert (watch.record["kept_share"] == 1) is whole
 
