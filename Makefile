@@ -1,9 +1,9 @@
-# Every target sets up .venv by itself. PYTHON chooses the interpreter that makes it.
+# Every target creates .venv and installs the package if needed. PYTHON is the interpreter that creates it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow check format benchmark wheel clean
+.PHONY: demo test test-slow check format hooks benchmark wheel clean
 
 # The constraints pin the tested versions; without them pip would fetch a CUDA build of torch.
 $(READY): pyproject.toml constraints.txt
@@ -24,10 +24,16 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pylint candapt --score n
 
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Run `make check` before every commit.
+hooks: $(READY)
+	$(BIN)/pre-commit install
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.losses

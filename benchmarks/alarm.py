@@ -17,12 +17,13 @@ import numpy as np
 
 from benchmarks.record import RESULTS, record
 from candapt.adaptation import adapt
-from candapt.baseline import baseline_of, compare
-from candapt.console import TrainingBar, show_log
+from candapt.assessment import compare, train_baseline
+from candapt.console import show_log
 from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.evaluation.alarm import Facts, warnings_from
 from candapt.presets import make_settings
+from candapt.training.callbacks import TrainingBar
 
 TASKS = ("amazon-dslr", "amazon-webcam", "dslr-amazon", "dslr-webcam", "webcam-amazon", "webcam-dslr")
 CLASSES = 31
@@ -89,26 +90,26 @@ def main() -> None:
         ]
     )
     right = {case: [run["right"] for run in runs if run["case"] == case] for case in CASES}
-    told = {case: {"right": sum(values), "of": len(values)} for case, values in right.items()}
-    record("alarm", {"features": "Office-31, ResNet-50", "cases": told, "runs": runs})
+    cases = {case: {"right": sum(values), "of": len(values)} for case, values in right.items()}
+    record("alarm", {"features": "Office-31, ResNet-50", "cases": cases, "runs": runs})
 
 
 def run(case: str, task: str, seed: int, rounds: int, width: int | None) -> dict[str, Any]:
-    """One run and what the alarm said; it is right to speak in all cases but the good one."""
+    """One run and what the alarm says; it is right to speak in all cases but the good one."""
     random = np.random.default_rng(seed)
     source, target = task.split("-")
     sx, sy, tx, ty = CASES[case](read(source, target, width), random)
     settings = make_settings("can", seed=seed, changes={"rounds": rounds})
-    adapted = adapt(Task(labeled_arrays(sx, sy, where=task), Domain(ArraySamples(tx))), settings)
+    result = adapt(Task(labeled_arrays(sx, sy, where=task), Domain(ArraySamples(tx))), settings)
     with TrainingBar(f"{task}, {case}, source-only", rounds) as bar:
-        baseline = baseline_of(adapted, settings, bar)
-    facts = compare(adapted, baseline)
-    accuracies = [float((each.predictions.labels.numpy() == ty).mean()) for each in (adapted, baseline)]
+        baseline = train_baseline(result, [bar])
+    facts = compare(result, baseline)
+    accuracies = [float((each.predictions.labels.numpy() == ty).mean()) for each in (result, baseline)]
     return {
         "case": case,
         "task": task,
         "seed": seed,
-        "rounds": len(adapted.history),
+        "rounds": len(result.history),
         **judged(case, facts),
         "accuracy": accuracies[0],
         "source_only_accuracy": accuracies[1],
@@ -118,8 +119,8 @@ def run(case: str, task: str, seed: int, rounds: int, width: int | None) -> dict
 
 def judged(case: str, facts: Facts) -> dict[str, Any]:
     """What the alarm says of the facts, and whether it is right to."""
-    said = [finding.kind for finding in warnings_from(facts)]
-    return {"right": bool(said) != (case == "good"), "said": said}
+    kinds = [finding.kind for finding in warnings_from(facts)]
+    return {"right": bool(kinds) != (case == "good"), "said": kinds}
 
 
 def recorded() -> list[dict[str, Any]]:

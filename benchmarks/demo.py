@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.record import record
+from candapt.commands.demo import DemoOptions, run
 from candapt.console import show_log
-from candapt.demo import demo
 
 SEEDS = (0, 1, 2)
 
@@ -13,7 +13,8 @@ SEEDS = (0, 1, 2)
 def main() -> None:
     show_log()
     with tempfile.TemporaryDirectory() as folder:
-        record("demo", {"seeds": SEEDS, "runs": [demo(Path(folder, str(seed)), seed) for seed in SEEDS]})
+        runs = [run(DemoOptions(Path(folder, str(seed)), seed)) for seed in SEEDS]
+        record("demo", {"seeds": SEEDS, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Needs `data/office31`, `data/office31-resnet50-features.npz` and `weights/resnet
 `../shared` or the folder that CANDAPT_SHARED names. `--limit N` takes the first N images of each domain.
 
 Three ways of decoding are compared. By default a JPEG is shrunk while it is decoded only down to twice the size that it
-is resized to, which no image of Office-31 is large enough for: each result tells how many images were shrunk, and
-where that is none it says nothing of shrinking. `eager` shrinks down to the resized size itself, to show its cost.
+is resized to, which no image of Office-31 is large enough for: each result says how many images were shrunk, and
+where that is none it says nothing about shrinking. `eager` shrinks down to the resized size itself, to show its cost.
 """
 
 import argparse
@@ -20,14 +20,14 @@ import torch
 from PIL import Image
 
 from benchmarks.record import record
-from candapt.commands.job import expected_images
 from candapt.console import counting
 from candapt.data.domains import Domain
 from candapt.data.images import ImageSamples, find_images
-from candapt.data.transforms import ImageSettings, Views
-from candapt.frozen import all_rows
+from candapt.data.transforms import Views
+from candapt.network.activations import compute_features
 from candapt.network.backbones import build_backbone
-from candapt.settings import ImageChoice, NetworkSettings
+from candapt.network.build import expected_images
+from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
 DOMAINS = ("amazon", "dslr", "webcam")
 
@@ -74,7 +74,7 @@ def compare(
     domain = Domain(ImageSamples(paths, Views(images), workers=os.cpu_count() or 1))
     started = time.perf_counter()
     with counting(f"{name}, decoding {decoding}") as count:
-        features = all_rows(backbone, domain, count)
+        features = compute_features(backbone, domain, count)
     seconds = time.perf_counter() - started
     cosines = torch.cosine_similarity(features, expected)
     return {
@@ -99,15 +99,15 @@ def is_shrunk(path: Path, min_size: int | None) -> bool:
 
 def overall(results: list[dict[str, Any]], decoding: str) -> dict[str, Any]:
     """The same over all domains."""
-    chosen = [told for told in results if told["decoding"] == decoding]
-    images = sum(told["images"] for told in chosen)
+    chosen = [result for result in results if result["decoding"] == decoding]
+    images = sum(result["images"] for result in chosen)
     return {
         "decoding": decoding,
         "images": images,
-        "shrunk": sum(told["shrunk"] for told in chosen),
-        "min_cosine": min(told["min_cosine"] for told in chosen),
-        "mean_cosine": sum(told["mean_cosine"] * told["images"] for told in chosen) / images,
-        "seconds": round(sum(told["seconds"] for told in chosen), 1),
+        "shrunk": sum(result["shrunk"] for result in chosen),
+        "min_cosine": min(result["min_cosine"] for result in chosen),
+        "mean_cosine": sum(result["mean_cosine"] * result["images"] for result in chosen) / images,
+        "seconds": round(sum(result["seconds"] for result in chosen), 1),
     }
 
 

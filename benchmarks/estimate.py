@@ -25,20 +25,21 @@ Array = np.ndarray[Any, Any]
 
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_cells(Path(folder))]
-    told = {name: report(cells, tuple(formula.weights)) for name, formula in FORMULAS.items()}
-    print(json.dumps(told, indent=2))
-    record("estimate", {"cells": len(cells), "rounds": "the last and the middle of each cell", "formulas": told})
+    formulas = {name: report(cells, tuple(formula.weights)) for name, formula in FORMULAS.items()}
+    print(json.dumps(formulas, indent=2))
+    record("estimate", {"cells": len(cells), "rounds": "the last and the middle of each cell", "formulas": formulas})
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
     """What is known of the last round and of one halfway, of every cell."""
-    found = []
+    rows = []
     for path in sorted(folder.glob("cells/*/*/seed-*.json")):
         cell = json.loads(path.read_text(encoding="utf-8"))
         rounds = cell["each_round"]
-        for told in (rounds[-1], rounds[len(rounds) // 2]):
-            found.append(told | {"target": cell["task"]["target"], "row": cell["row"], "last": told is rounds[-1]})
-    return found
+        for measured in (rounds[-1], rounds[len(rounds) // 2]):
+            own = {"target": cell["task"]["target"], "row": cell["row"], "last": measured is rounds[-1]}
+            rows.append(measured | own)
+    return rows
 
 
 def report(cells: Sequence[dict[str, Any]], inputs: tuple[str, ...]) -> dict[str, Any]:
@@ -68,12 +69,12 @@ def fit(x: Array, y: Array) -> tuple[float, Array]:
     mean = x.mean(1, keepdims=True)
     design = np.hstack([np.ones_like(mean), mean, x - mean])
     penalty = np.diag([0, 0, *[RIDGE] * x.shape[1]]) + 1e-6 * np.eye(design.shape[1])
-    found = np.zeros(design.shape[1])
+    solution = np.zeros(design.shape[1])
     for _ in range(50):  # Newton's method
-        guessed = apply(design, 0.0, found)
+        guessed = apply(design, 0.0, solution)
         curvature = design.T @ (design * (guessed * (1 - guessed))[:, None]) + penalty
-        found += np.linalg.solve(curvature, design.T @ (y - guessed) - penalty @ found)
-    bias, common, *own = found
+        solution += np.linalg.solve(curvature, design.T @ (y - guessed) - penalty @ solution)
+    bias, common, *own = solution
     single = np.array(own)
     return float(bias), common / x.shape[1] + single - single.mean()
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import record
-from candapt.commands.adapt import adapt
-from candapt.commands.job import Job
+from candapt.commands import adapt
+from candapt.commands.adapt import AdaptOptions
 from candapt.console import show_log
 from candapt.presets import make_settings
 
@@ -36,10 +36,11 @@ def run(folder: Path, method: str, seed: int) -> dict[str, Any]:
     """One run; its accuracy is read from what is marked oracle."""
     source, target = folder / "amazon.npz", folder / "webcam.npz"
     out = folder / f"{method}-{seed}"
-    adapt(Job(source, target, make_settings(method, seed=seed), target_labels=target, baseline=False), out)
+    settings = make_settings(method, seed=seed)
+    adapt.run(AdaptOptions(source, target, settings, target_labels=target, baseline=False, out=out))
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    told = {"method": method, "seed": seed, "accuracy": summary["oracle"]["accuracy"]}
-    return told | {key: summary[key] for key in ("rounds", "seconds")}
+    figures = {key: summary[key] for key in ("rounds", "seconds")}
+    return {"method": method, "seed": seed, "accuracy": summary["oracle"]["accuracy"], **figures}
 
 
 if __name__ == "__main__":

@@ -27,16 +27,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="Decides all changes.")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="Folder for files that went wrong.")
     options = parser.parse_args()
-    found = _recorded()
+    results = _recorded()
     for name in options.reader or READERS:
-        found[name] = fuzz_reader(name, options.minutes * 60, options.seed, options.keep)
-        print(name, json.dumps(found[name]))
-        told = {"seconds_per_file": trial.SECONDS, "bytes_per_file": trial.MEMORY}
-        record("fuzz", {"limits": told, "readers": {name: found[name] for name in READERS if name in found}})
+        results[name] = fuzz_reader(name, options.minutes * 60, options.seed, options.keep)
+        print(name, json.dumps(results[name]))
+        limits = {"seconds_per_file": trial.SECONDS, "bytes_per_file": trial.MEMORY}
+        record("fuzz", {"limits": limits, "readers": {name: results[name] for name in READERS if name in results}})
 
 
 def _recorded() -> dict[str, Any]:
-    """What earlier runs found of other readers."""
+    """Results of other readers from earlier runs."""
     path = RESULTS / "fuzz.json"
     return dict(json.loads(path.read_text())["readers"]) if path.exists() else {}
 
@@ -52,11 +52,11 @@ def fuzz_reader(name: str, seconds: float, seed: int, keep: Path) -> dict[str, A
         theirs.close()
         try:
             while True:
-                told = ours.recv()
-                outcomes.update(told["outcomes"])
-                spent += told["seconds"]
-                peak = max(peak, told["peak"])
-                failures += [_kept(text, data, keep, name) for text, data in told["failures"]]
+                news = ours.recv()
+                outcomes.update(news["outcomes"])
+                spent += news["seconds"]
+                peak = max(peak, news["peak"])
+                failures += [_kept(text, data, keep, name) for text, data in news["failures"]]
         except EOFError:
             process.join()
         if process.exitcode != 0:
@@ -83,7 +83,7 @@ def _kept(text: str, data: bytes, keep: Path, name: str) -> dict[str, str]:
 
 
 def _work(name: str, folder: Path, seconds: float, seed: int, pipe: Connection) -> None:
-    """Fuzz and tell now and then; one file that cannot be interrupted ends the process."""
+    """Fuzz and report now and then; one file that cannot be interrupted ends the process."""
     warnings.simplefilter("ignore")
     last = time.monotonic()
     end = last + seconds
@@ -92,8 +92,8 @@ def _work(name: str, folder: Path, seconds: float, seed: int, pipe: Connection) 
         now = time.monotonic()
         if now - last > 1 or now > end or tally.failures:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            told = {"outcomes": tally.outcomes, "failures": tally.failures, "seconds": now - last, "peak": peak}
-            pipe.send(told)
+            news = {"outcomes": tally.outcomes, "failures": tally.failures, "seconds": now - last, "peak": peak}
+            pipe.send(news)
             tally.outcomes.clear()
             tally.failures.clear()
             last = now

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from benchmarks.record import record
-from candapt.cli import main as candapt
-from candapt.data.digits import handwritten_digits, rendered_digits
-from candapt.demo import enlarge
+from candapt.commands.main import main as candapt
+from candapt.data.digits import enlarge, handwritten_digits, rendered_digits
 
 KINDS = {
     "demo": ["--rounds", "4", "--training.steps", "15", "--baseline", "false", "--report", "false"],
@@ -36,7 +35,7 @@ TIMEOUT = 3600
 
 # A server forks processes that have imported everything, so that kills hit the work and not the import.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["candapt.cli", "candapt.demo"])
+processes.set_forkserver_preload(["candapt.commands.adapt"])
 
 
 def start(*words: object) -> BaseProcess:
@@ -71,17 +70,17 @@ def kill_and_resume(words: list[object], out: Path, delays: list[float]) -> int:
 
 
 def continued(words: list[object], out: Path) -> list[object]:
-    """The command to start the run, or to go on with it if there is something to go on with."""
+    """The command to start the run, or to resume it if there is something to resume."""
     return [*words, "--out", out, *(["--resume"] if out.is_dir() else [])]
 
 
 def outcome(out: Path) -> dict[str, Any]:
-    """All that a run leaves and that is not time."""
+    """Everything that a run leaves, except for times."""
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     files = ("model.safetensors", "model.json", "predictions.csv")
     return {name: (out / name).read_bytes() for name in files} | {
-        "metrics": [{name: value for name, value in told.items() if name != "seconds"} for told in records]
+        "metrics": [{name: value for name, value in line.items() if name != "seconds"} for line in records]
     }
 
 
@@ -131,13 +130,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    told = []
+    runs = []
     for index, kind in enumerate(KINDS):
         with tempfile.TemporaryDirectory() as name:
             share = (options.kills + 1 - index) // len(KINDS)
-            told.append(measure(kind, share, Path(name), options.seed))
-    kills, equal = (sum(row[name] for row in told) for name in ("kills", "equal"))
-    record("kills", {"seed": options.seed, "kills": kills, "equal": equal, "runs": told})
+            runs.append(measure(kind, share, Path(name), options.seed))
+    kills, equal = (sum(row[name] for row in runs) for name in ("kills", "equal"))
+    record("kills", {"seed": options.seed, "kills": kills, "equal": equal, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from typing import Any
 
 from benchmarks.record import RESULTS, record
 from benchmarks.suites import FEATURES
-from candapt.adaptation import build_method, initial_layers, make_fabric
+from candapt.adaptation import build_method, initial_parts
 from candapt.benchmark.plan import Cell, Plan, make_plan
 from candapt.evaluation.metrics import accuracy
 from candapt.presets import make_settings
+from candapt.training.batches import make_fabric
 from candapt.training.loop import Training
 
 METHOD = "pseudo-fixed"
@@ -31,15 +32,14 @@ def main() -> None:
     tasks: dict[str, dict[str, Any]] = {
         name: {"first_clustering": values, METHOD: row["last"][name]} for name, values in first.items()
     }
-    means = {kind: statistics.mean(statistics.mean(told[kind]) for told in tasks.values()) for kind in tasks["A→W"]}
+    means = {kind: statistics.mean(statistics.mean(task[kind]) for task in tasks.values()) for kind in tasks["A→W"]}
     record("pseudo_labels", {"seeds": suite["seeds"], "tasks": tasks, "means": means})
 
 
 def first_clustering(plan: Plan, cell: Cell) -> float:
     """Accuracy of the labels that the method is given, by the clustering of the network before any training."""
     problem = plan.collection.problem(cell.task.source, cell.task.target, cell.seed)
-    layers = initial_layers(problem.task, cell.settings)
-    method = build_method(layers, cell.settings)
+    method = build_method(initial_parts(problem.task, cell.settings), cell.settings)
     training = Training(make_fabric(cell.settings.training), method, problem.task, cell.settings)
     clusters = method.cluster(training.describe_round())
     assert clusters is not None

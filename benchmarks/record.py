@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from candapt.runs import versions, write_json
+from candapt.storage.files import write_json
+from candapt.storage.runs import versions
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def record(name: str, content: dict[str, Any]) -> None:
     """Write `results/NAME.json`."""
-    told = {
+    entries = {
         "command": " ".join(["python -m", _module(name), *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
@@ -24,7 +25,7 @@ def record(name: str, content: dict[str, Any]) -> None:
         **content,
     }
     RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"{name}.json", told)
+    write_json(RESULTS / f"{name}.json", entries)
 
 
 def _module(name: str) -> str:

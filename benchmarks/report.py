@@ -18,9 +18,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.record import record
-from candapt.adaptation import Adapted
-from candapt.cli import main as candapt
-from candapt.report import FILE, mapping
+from candapt.adaptation import Result
+from candapt.commands.main import main as candapt
+from candapt.report import FILE, domain_map
 from candapt.training.loop import Training
 
 FLAGS = {"finetune": "head", "network.views": 0, "images.size": 64, "rounds": 3, "training.steps": 20}
@@ -37,23 +37,23 @@ def timed(name: str) -> Iterator[None]:
     """Add to the time that something takes, in this process and those that it waits for."""
     before, started = os.times(), time.perf_counter()
     yield
-    after, told = os.times(), spent.setdefault(name, {"clock": 0.0, "core": 0.0})
-    told["clock"] += time.perf_counter() - started
-    told["core"] += sum(after[:4]) - sum(before[:4])
+    after, times = os.times(), spent.setdefault(name, {"clock": 0.0, "core": 0.0})
+    times["clock"] += time.perf_counter() - started
+    times["core"] += sum(after[:4]) - sum(before[:4])
 
 
-class TimedMapper(mapping.Mapper):
+class TimedMapper(domain_map.Mapper):
     """Adds up the time that the map takes."""
 
-    def start(self, training: Training) -> None:
+    def on_start(self, training: Training) -> None:
         """Map before."""
         with timed("map"):
-            super().start(training)
+            super().on_start(training)
 
-    def finish(self, adapted: Adapted) -> None:
+    def finish(self, result: Result) -> None:
         """Map after."""
         with timed("map"):
-            super().finish(adapted)
+            super().finish(result)
 
 
 def main() -> None:
@@ -64,15 +64,17 @@ def main() -> None:
         run = folder / "run"
         with timed("page"):
             subprocess.run([sys.executable, "-m", "candapt", "report", str(run)], check=True)
-        found = json.loads((run / "summary.json").read_text(encoding="utf-8"))["data"]
+        counts = json.loads((run / "summary.json").read_text(encoding="utf-8"))["data"]
         size = (run / FILE).stat().st_size
         pictures = (run / FILE).read_text(encoding="utf-8").count("data:image/jpeg;base64,")
     record(
         "report",
         {
             "task": "Office-31 amazon → webcam, images",
-            "images": {side: found[side] for side in ("source", "target")},
-            "seconds": {name: {kind: round(value, 1) for kind, value in told.items()} for name, told in spent.items()},
+            "images": {side: counts[side] for side in ("source", "target")},
+            "seconds": {
+                name: {kind: round(value, 1) for kind, value in times.items()} for name, times in spent.items()
+            },
             "megabytes": round(size / 1e6, 2),
             "pictures": pictures,
             "bars": BARS,
@@ -85,7 +87,7 @@ def train(shared: Path, folder: Path) -> None:
     domains = [str(shared / "data" / "office31" / domain / "images") for domain in ("amazon", "webcam")]
     files = {"weights": shared / "weights" / "resnet50-imagenet.safetensors", "cache": folder / "cache"}
     words = [str(word) for flag, value in (files | FLAGS).items() for word in (f"--{flag}", value)]
-    with patch.object(mapping, "Mapper", TimedMapper):
+    with patch.object(domain_map, "Mapper", TimedMapper):
         code = candapt(["adapt", *domains, "--out", str(folder / "run"), *words])
     if code != 0:
         sys.exit(code)

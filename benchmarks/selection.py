@@ -14,8 +14,8 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from benchmarks.record import record
-from candapt.evaluation.scores import SCORES
-from candapt.evaluation.selection import LAST, choose_round, merit
+from candapt.evaluation.scores import SCORES, choose_round, merit
+from candapt.settings import LAST
 
 BASELINE = "source-only"
 
@@ -25,7 +25,7 @@ Cell = dict[str, Any]
 def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_cells(Path(folder))]
     rules = {name: judge(known, name) for name in (LAST, *SCORES) if (known := scored(cells, name))}
-    told = {
+    content = {
         "cells": len(cells),
         "methods": sorted({cell["row"] for cell in cells}),
         "tasks": sorted({cell["task"]["name"] for cell in cells}),
@@ -34,8 +34,8 @@ def main() -> None:
         "source_only": mean(accuracies(cell)[-1] for cell in cells if cell["row"] == BASELINE),
         "rules": rules,
     }
-    print(json.dumps(told, indent=2))
-    record("selection", told)
+    print(json.dumps(content, indent=2))
+    record("selection", content)
 
 
 def read_cells(folder: Path) -> list[Cell]:
@@ -66,7 +66,7 @@ def place(cell: Cell) -> tuple[str, int]:
 
 def accuracies(cell: Cell) -> list[float]:
     """True accuracy after each round that could be chosen."""
-    return [told["accuracy"] for told in cell["each_round"] if not told["warmup"]]
+    return [measured["accuracy"] for measured in cell["each_round"] if not measured["warmup"]]
 
 
 def judge(cells: Sequence[Cell], rule: str) -> dict[str, float | None]:
@@ -102,15 +102,15 @@ def judge(cells: Sequence[Cell], rule: str) -> dict[str, float | None]:
 
 def by_task(cells: Sequence[Cell], value: Any) -> dict[str, list[Any]]:
     """A value of each cell, by the name of its task."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    values: dict[str, list[Any]] = defaultdict(list)
     for cell in cells:
-        found[cell["task"]["name"]].append(value(cell))
-    return found
+        values[cell["task"]["name"]].append(value(cell))
+    return values
 
 
 def correlation(rounds: Sequence[Mapping[str, Any]], rule: str) -> float | None:
     """Spearman's rank correlation of merit and true accuracy; None where either is the same throughout."""
-    pairs = [(value, told["accuracy"]) for told in rounds if (value := merit(told, rule)) is not None]
+    pairs = [(value, each["accuracy"]) for each in rounds if (value := merit(each, rule)) is not None]
     if any(len(set(column)) < 2 for column in zip(*pairs, strict=True)) or len(pairs) < 3:
         return None
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import record
-from candapt.cli import main as candapt
+from candapt.commands.main import main as candapt
 
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 FEATURES = SHARED / "office31-resnet50-features.npz"

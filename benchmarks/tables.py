@@ -100,13 +100,17 @@ def throughput() -> str:
     return table([*head, "source cross-entropy, by round", "oracle accuracy, by round"], rows, result)
 
 
-def suite(name: str) -> str:
-    """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets."""
+def suite(name: str, *only: str) -> str:
+    """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets.
+
+    Args:
+        name: of the suite.
+        only: rows to show; by default all.
+    """
     result = load(f"suite-{name}")
-    best = {column: max(statistics.mean(row["last"][column]) for row in result["rows"]) for column in result["columns"]}
-    rows = [
-        [row["name"], *(_figure(row, column, best[column]) for column in result["columns"])] for row in result["rows"]
-    ]
+    shown = [row for row in result["rows"] if not only or row["name"] in only]
+    best = {column: max(statistics.mean(row["last"][column]) for row in shown) for column in result["columns"]}
+    rows = [[row["name"], *(_figure(row, column, best[column]) for column in result["columns"])] for row in shown]
     return table([_title(result), *result["columns"]], rows, result)
 
 
@@ -130,11 +134,11 @@ def _title(result: dict[str, Any]) -> str:
 def _figure(row: dict[str, Any], column: str, best: float) -> str:
     values = row["last"][column]
     mean = statistics.mean(values)
-    told = f"{100 * mean:.1f}"
-    told = f"**{told}**" if mean == best else told
+    text = f"{100 * mean:.1f}"
+    text = f"**{text}**" if mean == best else text
     if len(values) > 1:
-        told += f" ± {100 * statistics.stdev(values):.1f}"
-    return told + (f" ({row['paper'][column]:.1f})" if column in row["paper"] else "")
+        text += f" ± {100 * statistics.stdev(values):.1f}"
+    return text + (f" ({row['paper'][column]:.1f})" if column in row["paper"] else "")
 
 
 def method(name: str) -> str:
@@ -162,11 +166,11 @@ def pseudo_labels() -> str:
     kinds = {"first_clustering": "first clustering", "pseudo-fixed": "pseudo-fixed, trained on its labels"}
     rows = [
         [
-            told,
+            title,
             *(f"{100 * statistics.mean(task[kind]):.1f}" for task in result["tasks"].values()),
             f"{100 * result['means'][kind]:.1f}",
         ]
-        for kind, told in kinds.items()
+        for kind, title in kinds.items()
     ]
     seeds = ", ".join(map(str, result["seeds"]))
     return table([f"Office-31, seeds {seeds}", *result["tasks"], "Average"], rows, result)
@@ -212,8 +216,8 @@ def alarm() -> str:
     """How often the alarm is right."""
     result = load("alarm")
     rows = [
-        [case, "silent" if case == "good" else "speaks", f"{told['right']} of {told['of']}"]
-        for case, told in result["cases"].items()
+        [case, "silent" if case == "good" else "speaks", f"{counts['right']} of {counts['of']}"]
+        for case, counts in result["cases"].items()
     ]
     return table(["case", "should be", "is"], rows, result)
 
@@ -225,12 +229,12 @@ def estimate() -> str:
         [
             name,
             *(
-                f"{100 * told[figure]:.1f}"
+                f"{100 * fitted[figure]:.1f}"
                 for figure in ("mean_absolute_error", "mean_absolute_error_halfway", "margin")
             ),
-            ", ".join(f"{target} {100 * error:.1f}" for target, error in told["by_target"].items()),
+            ", ".join(f"{target} {100 * error:.1f}" for target, error in fitted["by_target"].items()),
         ]
-        for name, told in result["formulas"].items()
+        for name, fitted in result["formulas"].items()
     ]
     head = ["formula", "mean absolute error, last round", "halfway", "nine of ten are within", "by target left out"]
     return table(head, rows, result)
@@ -244,11 +248,11 @@ def kills() -> str:
 
 
 def tune(score: str = "") -> str:
-    """What a search found, by the default score or another one, and by the labels that it never saw."""
+    """The result of a search, by the default score or another one, and by the labels that it never saw."""
     result = load(f"tune-{score}" if score else "tune")
     rows = [
-        [name, str(told["trial"]), f"{told['score']:.4f}", f"{told['oracle_accuracy']:.1%}"]
-        for name, told in ((name, result[name]) for name in ("defaults", "winner"))
+        [name, str(trial["trial"]), f"{trial['score']:.4f}", f"{trial['oracle_accuracy']:.1%}"]
+        for name, trial in ((name, result[name]) for name in ("defaults", "winner"))
     ]
     head = [f"{result['trials']} trials, {result['pruned']} pruned, killed {result['kills']} times", "trial"]
     return table([*head, f"`{result['score']}`", "oracle accuracy"], rows, result)
@@ -260,12 +264,12 @@ def fuzz() -> str:
     rows = [
         [
             name,
-            f"{told['minutes']:.0f} min",
-            *(f"{told.get(figure, 0):,}" for figure in ("files", "read", "refused")),
-            f"{told['peak_mib']} MiB",
-            str(len(told["failures"])),
+            f"{counts['minutes']:.0f} min",
+            *(f"{counts.get(figure, 0):,}" for figure in ("files", "read", "refused")),
+            f"{counts['peak_mib']} MiB",
+            str(len(counts["failures"])),
         ]
-        for name, told in result["readers"].items()
+        for name, counts in result["readers"].items()
     ]
     return table(["reader", "time", "files", "read", "refused", "most memory", "anything else"], rows, result)
 
@@ -279,13 +283,19 @@ def report() -> str:
     return table(["run", "images", "both maps", "`candapt report`", "size"], rows, result)
 
 
+def startup() -> str:
+    """Processor time until the command line answers."""
+    result = load("startup")
+    rows = [[f"`{name}`", f"{seconds:.2f} s"] for name, seconds in result["seconds"].items()]
+    return table(["command", "processor time"], rows, result)
+
+
 def methods() -> str:
     """What `--method` can be."""
-    rows = []
-    for name, method in METHODS.items():
-        first = (sys.modules[method.__module__].__doc__ or "").splitlines()[0]
-        papers = re.findall(r"\(([^()]*\d{4}[^()]*)\)", first)
-        rows.append([f"[{name}](docs/methods/{name}.md)", (method.__doc__ or "").splitlines()[0], "".join(papers[-1:])])
+    rows = [
+        [f"[{name}]({name}.md)", (method.__doc__ or "").splitlines()[0], method.reference]
+        for name, method in METHODS.items()
+    ]
     return table(["`--method`", "what it does", "paper"], rows)
 
 
@@ -296,6 +306,7 @@ TABLES: dict[str, Callable[..., str]] = {
         features,
         losses,
         methods,
+        startup,
         throughput,
         suite,
         times,

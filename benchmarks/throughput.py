@@ -16,8 +16,8 @@ import torch
 from lightning_fabric import Fabric
 
 from benchmarks.record import record
-from candapt.adaptation import adapt, make_fabric
-from candapt.commands.job import Job, read_inputs
+from candapt.adaptation import adapt
+from candapt.commands.training import TrainingOptions, read_inputs
 from candapt.console import show_log
 from candapt.data.domains import Side
 from candapt.evaluation.metrics import accuracy
@@ -25,7 +25,10 @@ from candapt.methods.can import CANSettings
 from candapt.network.backbones import build_backbone
 from candapt.network.build import freeze_stem
 from candapt.presets import make_settings
-from candapt.training.loop import Record, Training
+from candapt.training.batches import make_fabric
+from candapt.training.callbacks import Callback
+from candapt.training.loop import Training
+from candapt.training.state import Record
 
 
 def main() -> None:
@@ -49,32 +52,32 @@ def main() -> None:
     }
     settings = make_settings("can", seed=options.seed, changes=changes)
     amazon, webcam = (shared / "data" / "office31" / name for name in ("amazon", "webcam"))
-    inputs = read_inputs(Job(amazon, webcam, settings))
+    inputs = read_inputs(TrainingOptions(amazon, webcam, settings))
     names = inputs.task.source.classes
     truth = torch.tensor([names.index(Path(name).parent.name) for name in inputs.task.target.names])
-    method = settings.adaptation or CANSettings()
-    parts = [settings.training.batch_size, *[method.classes * method.samples] * 2]
+    method = settings.method_settings or CANSettings()
+    sizes = [settings.training.batch_size, *[method.classes * method.samples] * 2]
     fabric = make_fabric(settings.training)
-    before = bare(weights, parts, options.steps, fabric)
-    watch = Watch(sum(parts), truth)
-    adapt(inputs.task, settings, images=inputs.images, layers=inputs.layers, watcher=watch)
-    after = bare(weights, parts, options.steps, fabric)
-    told = {
+    before = bare(weights, sizes, options.steps, fabric)
+    watch = Watch(sum(sizes), truth)
+    adapt(inputs.task, settings, images=inputs.images, parts=inputs.parts, callbacks=[watch])
+    after = bare(weights, sizes, options.steps, fabric)
+    content = {
         "rounds": options.rounds,
         "steps": options.steps,
         "seed": options.seed,
         "precision": options.precision,
-        "images_per_step": sum(parts),
+        "images_per_step": sum(sizes),
         "training_images_per_second": watch.images / watch.seconds,
         "bare_images_per_second": [before, after],
         "ratio": watch.images / watch.seconds / ((before + after) / 2),
         "classification": watch.losses,
         "oracle_accuracy": watch.accuracies,
     }
-    record("throughput", told)
+    record("throughput", content)
 
 
-class Watch:
+class Watch(Callback):
     """Times the steps of a round but the first, before which the target is clustered, and notes what is learned."""
 
     def __init__(self, images_per_step: int, truth: torch.Tensor) -> None:
@@ -83,7 +86,7 @@ class Watch:
         self.losses: list[Any] = []
         self.accuracies: list[float] = []
 
-    def on_step(self, done: int, planned: int) -> None:
+    def on_step(self, training: Training, done: int, planned: int) -> None:
         """Add up the time since the step before."""
         now = time.perf_counter()
         if done > 1:
@@ -94,14 +97,14 @@ class Watch:
     def on_round(self, training: Training, record: Record) -> None:
         """Note the loss, and by the labels the accuracy."""
         self.losses.append(record["classification"])
-        self.accuracies.append(accuracy(self.truth, training.embed(Side.TARGET).logits.argmax(1)))
+        self.accuracies.append(accuracy(self.truth, training.outputs.of(Side.TARGET).logits.argmax(1)))
 
 
-def bare(weights: Path, parts: list[int], steps: int, fabric: Fabric) -> float:
+def bare(weights: Path, sizes: list[int], steps: int, fabric: Fabric) -> float:
     """Images a second through the backbone, forward and backward, in batches of the same sizes but the first."""
     backbone = build_backbone("resnet50", weights=weights).train()
     freeze_stem(backbone.model)  # as the training does
-    batches = [torch.randn(size, 3, 224, 224) for size in parts]
+    batches = [torch.randn(size, 3, 224, 224) for size in sizes]
     started = 0.0
     for step in range(steps):
         if step == 1:
@@ -110,7 +113,7 @@ def bare(weights: Path, parts: list[int], steps: int, fabric: Fabric) -> float:
         with fabric.autocast():
             losses = [backbone(batch).sum() for batch in batches]
         torch.autograd.backward(torch.stack(losses).sum())
-    return (steps - 1) * sum(parts) / (time.perf_counter() - started)
+    return (steps - 1) * sum(sizes) / (time.perf_counter() - started)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,14 @@ import torch
 
 from benchmarks.kills import continued, finish, start
 from benchmarks.record import record
-from candapt.commands.adapt import adapt
-from candapt.commands.job import Job
+from candapt.commands import adapt
+from candapt.commands.adapt import AdaptOptions
 from candapt.console import show_log
 from candapt.evaluation.metrics import accuracy
 from candapt.evaluation.scores import SCORES
 from candapt.presets import make_settings
 from candapt.settings import Settings
-from candapt.tuning.objective import DEFAULT
-from candapt.tuning.space import apply
+from candapt.tuning.space import DEFAULT_SCORE
 
 SOURCE, TARGET = "amazon", "dslr"
 INTO_A_TRIAL = 2.0
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
     parser.add_argument("--kills", type=int, default=2)
-    parser.add_argument("--score", default=DEFAULT)
+    parser.add_argument("--score", default=DEFAULT_SCORE)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     show_log()
@@ -48,9 +47,9 @@ def main() -> None:
         folder = Path(name)
         np.savez(folder / "source.npz", x=file[f"{SOURCE}_x"], y=file[f"{SOURCE}_y"], classes=file["classes"])
         np.savez(folder / "target.npz", x=file[f"{TARGET}_x"])
-        told = measure(folder, torch.as_tensor(file[f"{TARGET}_y"]), options)
-    name = "tune" if options.score == DEFAULT else f"tune-{options.score}"
-    record(name, {"task": f"Office-31 {SOURCE} → {TARGET}, ResNet-50 features", "seed": options.seed, **told})
+        content = measure(folder, torch.as_tensor(file[f"{TARGET}_y"]), options)
+    name = "tune" if options.score == DEFAULT_SCORE else f"tune-{options.score}"
+    record(name, {"task": f"Office-31 {SOURCE} → {TARGET}, ResNet-50 features", "seed": options.seed, **content})
 
 
 def measure(folder: Path, truth: torch.Tensor, options: argparse.Namespace) -> dict[str, Any]:
@@ -76,12 +75,12 @@ def measure(folder: Path, truth: torch.Tensor, options: argparse.Namespace) -> d
         "seconds": round(seconds, 1),
         "seconds_training": round(sum(trial["seconds"] for trial in trials), 1),
         "defaults": again(folder, "defaults", settings, trials[0], options.score, truth),
-        "winner": again(folder, "winner", apply(settings, best["settings"]), best, options.score, truth),
+        "winner": again(folder, "winner", settings.changed(best["settings"]), best, options.score, truth),
     }
 
 
 def kill_after(words: list[Any], out: Path, trials: int) -> bool:
-    """Start or go on, and kill within the training that follows so many trials; returns whether it was still alive."""
+    """Start or resume, and kill within the training that follows so many trials; returns whether it was still alive."""
     process = start(*continued(words, out))
     while process.is_alive() and count(out) < trials:
         time.sleep(0.1)
@@ -102,14 +101,15 @@ def again(
     folder: Path, name: str, settings: Settings, trial: dict[str, Any], score: str, truth: torch.Tensor
 ) -> dict[str, Any]:
     """The training of a trial once more, outside of the search; its predictions are measured by the oracle."""
-    job = Job(folder / "source.npz", folder / "target.npz", settings, baseline=False, report=False)
-    adapted = adapt(job, folder / name)
+    files = (folder / "source.npz", folder / "target.npz")
+    result = adapt.run(AdaptOptions(*files, settings, baseline=False, report=False, out=folder / name))
+    assert result is not None  # the folder is new
     return {
         "trial": trial["number"],
         "settings": trial["settings"],
         "score": trial["score"],
-        "score_again": adapted.record[f"score_{score}"],
-        "oracle_accuracy": accuracy(truth, adapted.predictions.labels),
+        "score_again": result.record[f"score_{score}"],
+        "oracle_accuracy": accuracy(truth, result.predictions.labels),
     }
 
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from candapt.cli import main
+from candapt.commands.main import main
 
 sys.exit(main())

@@ -1,72 +1,60 @@
-"""The main job: from a task and settings to an adapted model. Command line and estimator both call it."""
+"""The main job: from a task and settings to an adapted model. Command line and estimator both call `adapt`."""
 
-import logging
-import math
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
-from candapt.cache import ActivationCache, Progress
 from candapt.data.domains import LabeledDomain, Side, Task
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.evaluation.selection import Choice, check_choice
-from candapt.head_first import features_of, head_first, mark_adapted, take_over
+from candapt.evaluation.scores import Choice, check_selection, import_libraries
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Model, Predictions, reach_of
-from candapt.network.build import Layers, build_layers
+from candapt.network.activations import ActivationCache, Progress
+from candapt.network.build import NetworkParts, build_parts
 from candapt.randomness import derive_seed
-from candapt.settings import Settings, TrainingSettings
+from candapt.settings import ImageSettings, Settings
+from candapt.training.batches import make_fabric
+from candapt.training.callbacks import Callback
 from candapt.training.checkpoint import Checkpoints
-from candapt.training.loop import Record, Training
-from candapt.training.optimizers import choose_optimizer
-from candapt.training.state import State
+from candapt.training.finiteness import clustering_in
+from candapt.training.head_first import HeadFirst
+from candapt.training.loop import Training
+from candapt.training.state import Record, TrainingState
 
-log = logging.getLogger(__name__)
-
-
-class Watcher(Protocol):
-    """Something that follows a training, for instance a progress bar or a run folder; it can end it but not steer."""
-
-    def on_step(self, done: int, planned: int) -> None:
-        """After a step: steps done and planned in this round."""
-
-    def on_round(self, training: Training, record: Record) -> None:
-        """After a round: what is known of it."""
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, eq=False)
-class Adapted:
+class Result:
     """What a training leaves."""
 
     model: Model
-    predictions: Predictions
-    """Of the target."""
-    state: State
-    """Where the training ended."""
+    predictions: Predictions  # of the target
+    state: TrainingState  # where the training ended
     seconds: float
-    settled: bool
-    """Whether it stopped because labels and centers had settled, before the last round."""
-    choice: Choice
-    """Which round's model it is."""
+    choice: Choice  # the round that the model comes from
+    settings: Settings
     task: Task
-    prepared: Task
-    """What it was trained on: the task through the frozen layers."""
+    prepared: Task  # what it was trained on: the task after the frozen layers
+
+    @property
+    def settled(self) -> bool:
+        """Whether it stopped because labels and centers had settled, before the last round."""
+        return self.state.round < self.settings.rounds
 
     @property
     def history(self) -> list[Record]:
-        """What is known of each round."""
+        """The record of each round."""
         return self.state.history
 
     @property
     def record(self) -> Record:
-        """What is known of the round whose model it is."""
+        """The record of the round that the model comes from."""
         return self.history[self.choice.round]
 
 
@@ -74,85 +62,57 @@ def adapt(
     task: Task,
     settings: Settings,
     *,
+    callbacks: Sequence[Callback] = (),
     images: ImageSettings | None = None,
-    watcher: Watcher | None = None,
-    layers: Layers | None = None,
+    fabric: "Fabric | None" = None,
+    parts: NetworkParts | None = None,
     cache: ActivationCache | None = None,
-    on_embedded: Progress | None = None,
     checkpoints: Checkpoints | None = None,
-    on_start: Callable[[Training], None] | None = None,
-) -> Adapted:
+) -> Result:
     """Train a method on a task.
 
     Args:
-        task: labelled source and unlabelled target.
+        task: labeled source and unlabeled target.
         settings: everything else that decides the outcome.
-        images: how image files were turned into samples, to be kept with the model.
-        watcher: is told of steps and rounds.
-        layers: the network to start from; by default the `initial_layers`.
-        cache: where the results of frozen layers are kept; by default in the user's folder for caches.
-        on_embedded: is told how many views of images are through the frozen layers, if there are any.
-        checkpoints: where the training goes on from, and what it is saved to.
-        on_start: is shown the training before it begins or goes on; the time that this takes is not counted.
+        callbacks: called during the training.
+        images: how image files were turned into samples, to be stored with the model.
+        fabric: device and number format; by default those of the settings.
+        parts: the network to start from; by default the `initial_parts`.
+        cache: where outputs of frozen layers are stored; by default in the user's cache folder.
+        checkpoints: restores the training, and saves it after the other callbacks.
     """
     check_task(task)
-    check_settings(settings)
+    check_selection(settings.select)
+    import_libraries()
     started = time.perf_counter()
-    fabric = make_fabric(settings.training)
-    layers = layers or initial_layers(task, settings)
-    optimizer = choose_optimizer(layers.network, settings.training)
-    log.info("Network: %s, fine-tuning %s by %s.", layers.settings.backbone, layers.settings.finetune, optimizer)
-    prepared = prepare(task, layers, fabric, cache or ActivationCache(), on_embedded)
-    training = Training(fabric, build_method(layers, settings), prepared, settings)
+    fabric = fabric or make_fabric(settings.training)
+    parts = parts or initial_parts(task, settings)
+    prepared = prepare(task, parts, fabric, cache or ActivationCache(), _on_embedded(callbacks))
+    training = Training(fabric, build_method(parts, settings), prepared, settings)
     if checkpoints is not None:
         checkpoints.restore(training)
-    if on_start is not None:
-        paused = time.perf_counter()
-        on_start(training)
-        started += time.perf_counter() - paused
-    if first := head_first(layers, settings):
-        if training.state.iteration == 0:  # else it was part of what is restored
-            log.info("The head learns alone first, in %d rounds.", first.rounds)
-            head = adapt(features_of(training), first)
-            take_over(training, head.model.method, head.state)
-        mark_adapted(training.method)
-    run_training(training, watcher, checkpoints)
+    paused = time.perf_counter()
+    for callback in callbacks:
+        callback.on_start(training)
+    started += time.perf_counter() - paused  # such as the map before adaptation, which is no part of the training
+    HeadFirst(parts, adapt).on_start(training)
+    training.run([*callbacks, *([checkpoints] if checkpoints is not None else [])])
     choice = training.return_to_best()
-    model = model_of(training, task, layers, images)
-    predictions = model.read_off(training.embed(Side.TARGET), prepared.target.names)
-    seconds = time.perf_counter() - started
-    if checkpoints is not None:
-        seconds += checkpoints.seconds_before
-    settled = training.state.round < settings.rounds
-    return Adapted(model, predictions, training.state, seconds, settled, choice, task, prepared)
+    model = model_of(training, task, parts, images)
+    predictions = model.predictions_from(training.outputs.of(Side.TARGET), prepared.target.names)
+    seconds = time.perf_counter() - started + (checkpoints.seconds_before if checkpoints is not None else 0.0)
+    return Result(model, predictions, training.state, seconds, choice, settings, task, prepared)
 
 
-def run_training(training: Training, watcher: Watcher | None, checkpoints: Checkpoints | None) -> None:
-    """Train to the end; what is told of a round is written before its checkpoint, which must not be ahead of it."""
-
-    def on_step(done: int, planned: int) -> None:
-        if watcher is not None:
-            watcher.on_step(done, planned)
-        if checkpoints is not None:
-            checkpoints.after_step(training, last=done == planned)
-
-    def on_round(training: Training, record: Record) -> None:
-        if watcher is not None:
-            watcher.on_round(training, record)
-        if checkpoints is not None:
-            checkpoints.after_round(training)
-
-    training.run(on_step, on_round)
-
-
-def model_of(training: Training, task: Task, layers: Layers, images: ImageSettings | None) -> Model:
-    """The trained method with all that is needed to use it."""
+def model_of(training: Training, task: Task, parts: NetworkParts, images: ImageSettings | None) -> Model:
+    """The trained method with everything that is needed to use it."""
     settings, method = training.settings, training.method
-    clusters = method.final_clusters(training.describe_round())
+    with clustering_in(training.state.round - 1):
+        clusters = method.final_clusters(training.describe_round())
     return Model(
         method.cpu().eval(),
         settings.method,
-        layers,
+        parts,
         task.source.classes,
         tuple(task.source.samples.shape),
         images,
@@ -162,35 +122,35 @@ def model_of(training: Training, task: Task, layers: Layers, images: ImageSettin
     )
 
 
-def initial_layers(task: Task, settings: Settings) -> Layers:
+def initial_parts(task: Task, settings: Settings) -> NetworkParts:
     """The network before training, a function of the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "network"))
-        return build_layers(settings.network, tuple(task.source.samples.shape), task.num_classes)
+        return build_parts(settings.network, tuple(task.source.samples.shape), task.num_classes)
 
 
-def build_method(layers: Layers, settings: Settings) -> Method:
+def build_method(parts: NetworkParts, settings: Settings) -> Method:
     """The method before training, around the network; a function of the seed."""
     kind = METHODS[settings.method]
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "method"))
-        return kind(layers.network, settings.adaptation or kind.Settings())
+        return kind(parts.network, settings.method_settings or kind.Settings())
 
 
 def prepare(
-    task: Task, layers: Layers, fabric: Fabric, cache: ActivationCache, progress: Progress | None = None
+    task: Task, parts: NetworkParts, fabric: "Fabric", cache: ActivationCache, progress: Progress | None = None
 ) -> Task:
-    """The task as the trained layers see it: through the frozen ones, once."""
-    if layers.frozen is None:
+    """The task after the frozen layers, which process every view only once."""
+    if parts.frozen is None:
         return task
-    layers.frozen.to(fabric.device)
-    source, target = cache.through(layers, task.source, task.target, progress=progress)
-    layers.frozen.cpu()
+    parts.frozen.to(fabric.device)
+    source, target = cache.through(parts, task.source, task.target, progress=progress)
+    parts.frozen.cpu()
     return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
 
 
 def check_task(task: Task) -> None:
-    """Refuse a source and a target that do not fit together."""
+    """Raise a `UserError` for a source and a target that do not fit together."""
     source, target = tuple(task.source.samples.shape), tuple(task.target.samples.shape)
     if source != target:
         raise UserError(
@@ -200,61 +160,9 @@ def check_task(task: Task) -> None:
         raise UserError("The target has fewer than two samples: there is nothing to adapt to.")
 
 
-RANGES: dict[str, tuple[float, float]] = {
-    "rounds": (1, math.inf),
-    "network.bottleneck": (1, math.inf),
-    "network.rank": (1, math.inf),
-    "network.dropout": (0, 1),
-    "network.views": (0, math.inf),
-    "training.steps": (1, math.inf),
-    "training.batch_size": (2, math.inf),
-    "training.evaluation_batch": (2, math.inf),
-    "training.workers": (0, 1024),
-    "training.head_rounds": (0, math.inf),
-    "training.learning_rate": (0, 1e30),
-    "training.new_layers": (0, 1e6),
-    "training.momentum": (0, 1),
-    "training.weight_decay": (0, 1e6),
-    "method.classes": (1, math.inf),
-    "method.samples": (1, math.inf),
-    "method.clustering_steps": (0, math.inf),
-    "method.warmup": (0, math.inf),
-    "method.start_share": (0, 1),
-    "method.full_share": (0, math.inf),
-}
-"""Least and largest value of settings that no training can work with otherwise; `method` stands for the one chosen."""
+def _on_embedded(callbacks: Sequence[Callback]) -> Progress:
+    def report(done: int, total: int) -> None:
+        for callback in callbacks:
+            callback.on_embedded(done, total)
 
-
-def check_settings(settings: Settings) -> None:
-    """Refuse numbers that no training can work with, and a device that this machine lacks."""
-    for name, (least, most) in RANGES.items():
-        group, _, field = name.rpartition(".")
-        owner = {"": settings, "method": settings.adaptation}.get(group) or getattr(settings, group, None)
-        value, told = getattr(owner, field, None), name.replace("method.", f"{settings.method}.")
-        if value is not None and not least <= value <= most:
-            limit = f"at least {least}" if value < least else f"at most {most:g}"
-            raise UserError(f"{told} is {value}, but must be {limit}.")
-    training = settings.training
-    if training.nesterov and training.optimizer == "adam":
-        raise UserError("training.nesterov is for sgd, but training.optimizer is adam: leave one of them out.")
-    if training.nesterov and not training.momentum:
-        raise UserError("training.nesterov needs a momentum, but training.momentum is 0.")
-    if not 0 <= training.held_out < 1:
-        raise UserError(f"training.held_out is {training.held_out}, but must be at least 0 and less than 1.")
-    check_choice(settings.select)
-    make_fabric(training)
-
-
-def make_fabric(training: TrainingSettings) -> Fabric:
-    """The device and the number format of a training."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # it is refused here
-            fabric = Fabric(accelerator=training.accelerator, devices=1, precision=training.precision)
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"training.accelerator is {training.accelerator!r}, which this machine does not have: take auto or cpu."
-        ) from error
-    if training.precision == "16-mixed" and fabric.device.type == "cpu":
-        raise UserError("training.precision is '16-mixed', which needs a GPU: take bf16-mixed or 32-true.")
-    return fabric
+    return report

@@ -1,57 +1,44 @@
 """Pseudo-labels by spherical k-means, as in CAN (Kang et al., CVPR 2019, section "Optimizing CAN")."""
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from candapt.errors import UserError
-
-CHUNK_SIZE = 4096
-"""Samples looked at together: 32 MB of float32 features of size 2048."""
+CHUNK_SIZE = 4096  # samples processed together: 32 MB of float32 features of size 2048
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Target samples with the class of the center they are nearest to.
+    """Target samples, each with the class of its nearest center.
 
-    The filters return a new object in which fewer samples are kept; they can be chained, each one looks only at the
-    samples the one before it kept.
+    Filters can be chained: each returns a new object, which keeps fewer of the samples kept so far.
     """
 
-    labels: Tensor
-    """Class of each sample, shape (n,), int64."""
-    distances: Tensor
-    """Cosine distance of each sample to the center of its class, shape (n,), between 0 and 1."""
-    centers: Tensor
-    """Center of each class, shape (M, d); only its direction has a meaning."""
-    kept: Tensor
-    """Whether a sample passed all filters so far, shape (n,), bool."""
-    steps: int
-    """How often the centers were updated."""
+    labels: Tensor  # class of each sample, shape (n,), int64
+    distances: Tensor  # cosine distance of each sample to the center of its class, shape (n,), between 0 and 1
+    centers: Tensor  # center of each class, shape (M, d); only its direction has a meaning
+    kept: Tensor  # whether a sample passed all filters so far, shape (n,), bool
+    steps: int  # how often the centers were updated
 
     def within(self, max_distance: float) -> "Clusters":
         """Keep samples nearer to their center than `max_distance` (D0 in the paper)."""
         return replace(self, kept=self.kept & (self.distances < max_distance))
 
     def at_least(self, min_samples: int) -> "Clusters":
-        """Keep classes with `min_samples` kept samples or more.
-
-        The paper writes "more than N0", the authors' code has "N0 or more": this follows the code.
-        """
+        """Keep classes with `min_samples` kept samples or more, as the authors' code does (paper: "more than N0")."""
         large = self._kept_counts() >= min_samples  # (M,)
         return replace(self, kept=self.kept & large[self.labels])
 
     def closest(self, share: float, *, least: int = 1) -> "Clusters":
-        """Keep this share of each cluster, the samples nearest to its center.
+        """Keep this share of each cluster, the samples nearest to its center; unlike `within`, adapts to their widths.
 
-        The number is rounded to the nearest whole one and never below `least`; of equally distant samples the first
-        come first. Unlike `within`, this adapts to how wide each cluster is.
+        The number of samples is rounded and never below `least`; of equally distant samples the first come first.
         """
         if not 0 <= share <= 1:
-            raise UserError(f"The share of a cluster to keep is {share}, but must be between 0 and 1.")
+            raise ValueError(f"The share of a cluster to keep is {share}, but must be between 0 and 1.")
         counts = self._kept_counts()
         quotas = (counts * share).round().clamp_min(least)  # (M,)
         nearest_first = self.distances.argsort(stable=True)
@@ -89,24 +76,19 @@ def spherical_kmeans(
     align: bool = False,
     chunk_size: int = CHUNK_SIZE,
 ) -> Clusters:
-    """Cluster by direction, starting from one center per class so that a cluster's number is its class.
+    """Clusters by direction, which start from one center per class so that a cluster's number is its class.
 
-    The result is deterministic and all work is done a chunk of samples at a time, so the features are the only large
-    thing in memory. Half precision features are computed with in float32.
+    Every sample is kept, and a cluster without a sample has its initial center. The result is deterministic. Chunks of
+    samples bound the memory, and half precision is raised to float32.
 
     Args:
         features: samples to cluster, shape (n, d).
         initial_centers: where each class starts, shape (M, d): in CAN the centers of the source classes.
-        max_steps: largest number of center updates; 0 labels samples by the nearest initial center.
-        tolerance: stop once the centers' mean cosine distance to where they were is no more than this. The default is
-            the authors'; 0 goes on until nothing moves.
-        unit: sum unit vectors, as the paper writes. If False, sum the features themselves as the authors' code does:
-            long features then pull harder.
-        align: match the final centers with the initial ones by the Hungarian method and rename the clusters after it.
-        chunk_size: samples looked at together; bounds memory and does not change the result.
-
-    Returns:
-        The clusters with every sample kept. A cluster without a sample has its initial center.
+        max_steps: maximum number of center updates; 0 labels samples by the nearest initial center.
+        tolerance: stop once the centers move by a mean cosine distance of at most this (default: the authors').
+        unit: sum unit vectors (the paper); if False, sum the features themselves (the authors' code).
+        align: match the final centers with the initial ones by the Hungarian method and rename the clusters.
+        chunk_size: samples processed together; it does not change the result.
     """
     _check(features, initial_centers)
     initial = initial_centers.to(features.device, _precision(features, initial_centers))
@@ -124,21 +106,18 @@ def spherical_kmeans(
 
 
 def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, unit: bool = True) -> Tensor:
-    """Sum of each class's unit vectors, or with `unit=False` of its features.
+    """Sum of each class's unit vectors, or with `unit=False` of its features, shape (M, d), in float32 or better.
 
     Args:
         features: shape (n, d).
         labels: class of each sample, shape (n,); samples with a negative label belong to none.
-        num_classes: number of classes M.
+        num_classes: number of classes M; one without a sample has a center of zeros.
         unit: whether to divide each sample by its length first.
-
-    Returns:
-        Centers, shape (M, d), in float32 or better; zeros for a class without a sample.
     """
     if len(labels) != len(features):
-        raise UserError(f"There are {len(features)} features but {len(labels)} labels: give one label per sample.")
+        raise ValueError(f"There are {len(features)} features but {len(labels)} labels: give one label per sample.")
     if len(labels) and int(labels.max()) >= num_classes:
-        raise UserError(f"Label {int(labels.max())} does not fit {num_classes} classes: labels count from 0.")
+        raise ValueError(f"Label {int(labels.max())} does not fit {num_classes} classes: labels count from 0.")
     precision = _precision(features)
     centers = features.new_zeros(num_classes, features.shape[1], dtype=precision)
     labels = labels.to(features.device)
@@ -163,10 +142,9 @@ def cosine_distances(a: Tensor, b: Tensor) -> Tensor:
 def label_change(previous: Tensor, current: Tensor) -> float:
     """Share of samples whose label is another than before; both of shape (n,)."""
     if previous.shape != current.shape:
-        raise UserError(f"{len(previous)} and {len(current)} labels cannot be compared: use those of the same samples.")
-    if not len(current):
-        return 0.0
-    return float((previous.to(current.device) != current).float().mean())
+        counts = f"{len(previous)} and {len(current)}"
+        raise ValueError(f"{counts} labels cannot be compared: use those of the same samples.")
+    return float((previous.to(current.device) != current).float().mean()) if len(current) else 0.0
 
 
 def center_shift(previous: Tensor, current: Tensor) -> float:
@@ -176,7 +154,7 @@ def center_shift(previous: Tensor, current: Tensor) -> float:
     """
     if previous.shape != current.shape:
         shapes = f"{tuple(previous.shape)} and {tuple(current.shape)}"
-        raise UserError(f"Centers of shapes {shapes} cannot be compared: use the same classes and features.")
+        raise ValueError(f"Centers of shapes {shapes} cannot be compared: use the same classes and features.")
     precision = _precision(previous, current)
     before, now = (normalize(centers.to(current.device, precision)) for centers in (previous, current))
     distances = _to_distance((before * now).sum(dim=1))
@@ -184,33 +162,24 @@ def center_shift(previous: Tensor, current: Tensor) -> float:
 
 
 def _check(features: Tensor, initial_centers: Tensor) -> None:
-    """Refuse shapes that do not fit and centers that have no direction."""
+    """Raise a `ValueError` for shapes that do not fit and centers that are not finite."""
     if features.ndim != 2 or initial_centers.ndim != 2 or features.shape[1] != initial_centers.shape[1]:
         shapes = f"{tuple(features.shape)} and {tuple(initial_centers.shape)}"
-        raise UserError(f"Features and centers of shapes {shapes} do not fit: give (n, d) and (classes, d).")
+        raise ValueError(f"Features and centers of shapes {shapes} do not fit: give (n, d) and (classes, d).")
     if not len(initial_centers):
-        raise UserError("There is no center to start from: give one per class.")
+        raise ValueError("There is no center to start from: give one per class.")
     if not initial_centers.isfinite().all():
-        raise UserError("The initial centers hold infinite values or NaN: look at the features they come from.")
+        raise ValueError("The initial centers hold infinite values or NaN: check the features they come from.")
 
 
 def _precision(*tensors: Tensor) -> torch.dtype:
     """The tensors' common type, at least float32: sums over many samples overflow or stall in half precision."""
-    precision = torch.float32
-    for tensor in tensors:
-        precision = torch.promote_types(precision, tensor.dtype)
-    return precision
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def _to_distance(cosine: Tensor) -> Tensor:
     """Map cosines from 1 .. -1 to distances from 0 .. 1, rounding errors cut off."""
     return (0.5 * (1 - cosine)).clamp(0, 1)
-
-
-def _nearest(samples: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """Index and cosine of the nearest of M unit vectors (M, d) for each unit vector of (n, d)."""
-    cosine, labels = (samples @ directions.T).max(dim=1)  # the first of equals
-    return labels, cosine
 
 
 def _class_sums(samples: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -227,7 +196,7 @@ def _update(features: Tensor, centers: Tensor, initial: Tensor, unit: bool, chun
     for chunk in torch.split(features, chunk_size):
         samples = chunk.to(centers.dtype)
         units = normalize(samples)
-        labels, _ = _nearest(units, directions)
+        labels = (units @ directions.T).max(dim=1).indices  # the first of equals, as in `_assign`
         sums += _class_sums(units if unit else samples, labels, len(centers))
     # A sum of zeros is an empty cluster, or one that holds nothing but features without a direction.
     return torch.where(sums.any(dim=1, keepdim=True), sums, initial)
@@ -241,13 +210,15 @@ def _assign(features: Tensor, centers: Tensor, chunk_size: int) -> tuple[Tensor,
     # Written in place: small results kept from every chunk would lie between the large ones and fragment memory.
     for start in range(0, len(features), chunk_size):
         rows = slice(start, start + chunk_size)
-        labels[rows], cosines[rows] = _nearest(normalize(features[rows].to(centers.dtype)), directions)
+        cosines[rows], labels[rows] = (normalize(features[rows].to(centers.dtype)) @ directions.T).max(dim=1)
     if not cosines.isfinite().all():
-        raise UserError("The features to cluster hold infinite values or NaN: check the data and the learning rate.")
+        raise ValueError("The features to cluster hold infinite values or NaN: check the data and the learning rate.")
     return labels, _to_distance(cosines)
 
 
 def _matching_classes(centers: Tensor, initial: Tensor) -> Tensor:
     """For each cluster the class whose initial center it is matched with, at the least total distance, shape (M,)."""
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second to import, and few need it
+
     _, classes = linear_sum_assignment(cosine_distances(centers, initial).cpu().numpy())
     return torch.as_tensor(classes, dtype=torch.int64, device=centers.device)

@@ -1,4 +1,4 @@
-"""What the user sees while a command works: bars in a terminal, plain lines elsewhere."""
+"""What the user sees while a command works: progress bars in a terminal, plain lines elsewhere."""
 
 import logging
 import sys
@@ -14,25 +14,21 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
 
-from candapt.training.loop import Record, Training
-from candapt.untrusted import printable
+from candapt.storage.safe_reading import printable
 
-console = Console(stderr=True)
-"""For messages and bars."""
-output = Console(highlight=False, soft_wrap=True)
-"""For what a command was asked to show."""
+console = Console(stderr=True)  # for messages and bars
+output = Console(highlight=False, soft_wrap=True)  # for the output that the user asked for
 log = logging.getLogger("candapt")
 
 
 def fitted(*tables: Table) -> Table:
-    """The first form of a table that fits the terminal, or else the narrowest; in a file the first, unbroken."""
+    """The first of several forms of a table that fits the terminal, or else the narrowest; in a file the first one."""
     widths = [output.measure(table, options=output.options.update(width=1000)).maximum for table in tables]
     if not output.is_terminal:  # a file or a pipe has no width that a table must fit
         tables[0].width = widths[0]
@@ -42,7 +38,7 @@ def fitted(*tables: Table) -> Table:
 
 
 class _Printable(logging.Formatter):
-    """Lines in which no name of a file or class can steer a terminal."""
+    """Log lines in which no name of a file or class can control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with escapes in place of control characters."""
@@ -63,10 +59,10 @@ def show_log() -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A file that may be on a full disk: what it cannot take is on the screen all the same."""
+    """A log file that may be on a full disk; the lines are on the screen too."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Say nothing of trouble with the file, where logging would print a traceback."""
+        """Ignore errors of the disk, for which logging would print a traceback."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
@@ -76,8 +72,8 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
-class _Notes(logging.Handler):
-    """Keeps what is logged."""
+class _Recorder(logging.Handler):
+    """Remembers log records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,19 +84,19 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def noting() -> Iterator[list[logging.LogRecord]]:
-    """Keep what is logged before there is a file for it."""
-    notes = _Notes()
-    log.addHandler(notes)
+def recorded_log() -> Iterator[list[logging.LogRecord]]:
+    """Remember what is logged before there is a file for it."""
+    recorder = _Recorder()
+    log.addHandler(recorder)
     try:
-        yield notes.records
+        yield recorder.records
     finally:
-        log.removeHandler(notes)
+        log.removeHandler(recorder)
 
 
 @contextmanager
 def log_to(path: Path, before: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
-    """Send the log to a file too, with the time of each line, after what was logged before."""
+    """Write the log to a file too, with the time of each line, after the records from before."""
     handler = _LogFile(path, encoding="utf-8", errors="surrogateescape")
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     for record in before:
@@ -113,54 +109,8 @@ def log_to(path: Path, before: Sequence[logging.LogRecord] = ()) -> Iterator[Non
         handler.close()
 
 
-@contextmanager
-def quiet_trainings() -> Iterator[None]:
-    """Keep what single trainings say out of the log, warnings excepted."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("candapt.adaptation", "candapt.cache"))}
-    for logger in levels:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
-
-
-class TrainingBar:
-    """A bar with the time left in a terminal; elsewhere the log lines alone tell how it goes."""
-
-    def __init__(self, title: str, rounds: int) -> None:
-        self.title, self.rounds = title, rounds
-        self.round = 0
-        self.bar = _bar()
-        self.task = self.bar.add_task(title, total=rounds)
-        self.embedding: TaskID | None = None
-
-    def __enter__(self) -> "TrainingBar":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def on_embedded(self, done: int, total: int) -> None:
-        """Show how many images are through the frozen layers, on a bar of its own."""
-        if self.embedding is None:
-            self.embedding = self.bar.add_task("features", total=total)
-        self.bar.update(self.embedding, completed=done, visible=done < total)
-
-    def on_step(self, done: int, planned: int) -> None:
-        """Move the bar; a round counts as one."""
-        self.bar.update(self.task, completed=self.round + done / planned)
-
-    def on_round(self, training: Training, record: Record) -> None:
-        """Log the round."""
-        self.round = int(record["round"]) + 1
-        log.info("%s", describe_round(self.title, self.rounds, record))
-
-
 class SeriesBar:
-    """One bar over many trainings in a terminal; elsewhere a line for each of them."""
+    """One progress bar over many trainings in a terminal; elsewhere one log line per training."""
 
     def __init__(self, title: str, total: int, done: int) -> None:
         self.total, self.done, self.begun = total, done, done
@@ -187,49 +137,35 @@ class SeriesBar:
         self.bar.update(self.task, completed=self.done + share)
 
     def count(self, description: str) -> None:
-        """One training is done."""
+        """Count one training as done."""
         self.done += 1
         self.bar.update(self.task, completed=self.done, description=description)
 
     @property
     def time_left(self) -> str:
-        """How long the others will take if they take as long."""
+        """Estimated time for the remaining trainings."""
         seconds = (time.perf_counter() - self.started) / (self.done - self.begun) * (self.total - self.done)
-        return f"about {duration(seconds)} left"
+        return f"about {duration(seconds) if seconds >= 60 else f'{seconds:.0f} s'} left"
 
 
 def duration(seconds: float) -> str:
-    """A time for reading, to the second below two minutes and to the minute below two hours.
+    """A time for people.
 
-    >>> duration(100), duration(1000), duration(10000)
-    ('100 s', '17 min', '2.8 h')
+    >>> duration(7.31), duration(75), duration(750), duration(7500)
+    ('7.3 s', '1 min 15 s', '12 min', '2 h 5 min')
     """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def describe_round(title: str, rounds: int, record: Record) -> str:
-    """One line of plain text for a round."""
-    words = {
-        "classification": "classification {:.3f}",
-        "discrepancy": "discrepancy {:.3f}",
-        "kept_samples": "kept {:.0f} samples",
-        "kept_classes": "of {:.0f} classes",
-        "label_change": "labels changed {:.1%}",
-        "center_shift": "centers moved {:.4f}",
-        "learning_rate": "learning rate {:.2g}",
-        "oracle_accuracy": "oracle accuracy {:.1%}",
-        "seconds": "{:.1f} s",
-    }
-    told = [text.format(record[name]) for name, text in words.items() if name in record]
-    return f"{title} round {int(record['round']) + 1}/{rounds}: {', '.join(told)}"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes < 10 else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{minutes // 60} h"
 
 
 @contextmanager
 def counting(title: str) -> Iterator["Counter"]:
-    """A bar for work whose size is told as it goes."""
-    with _bar() as bar:
+    """A progress bar for work whose size becomes known on the way."""
+    with progress_bar() as bar:
         yield Counter(bar, title)
 
 
@@ -240,10 +176,11 @@ class Counter:
         self.bar, self.task = bar, bar.add_task(title, total=None)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how far the work is."""
+        """Show the progress."""
         self.bar.update(self.task, completed=done, total=total)
 
 
-def _bar() -> Progress:
+def progress_bar() -> Progress:
+    """A progress bar with percentage and time left; invisible where there is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

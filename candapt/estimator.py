@@ -17,7 +17,7 @@ from candapt.settings import Settings
 
 
 class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Classify a target domain that has no labels, by what a labelled source domain shows.
+    """Classify a target domain without labels, adapted from a labeled source domain.
 
     Args:
         method: a name in `candapt.METHODS`.
@@ -29,7 +29,7 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
     Attributes:
         classes_: the class labels, as given in y.
         model_: the adapted `Model`.
-        history_: what was logged of each round.
+        history_: the record of each round.
         pseudo_labels_: cluster label of each target sample.
 
     Example:
@@ -61,24 +61,24 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
         """Adapt from X, y to the target.
 
         Args:
-            X: source samples: features (n, d), or small grey images (n, h, w) or (n, 1, h, w).
+            X: source samples: features (n, d), or small gray images (n, h, w) or (n, 1, h, w).
             y: their labels, shape (n,).
             target: target samples, an array like X or a `Domain`. Inside scikit-learn's cross-validation give a
-                `Domain`: an array with as many rows as X would be cut like X. Without a target there is nothing to
-                adapt to and the source itself is taken.
+                `Domain`: scikit-learn would cut an array with as many rows as X like X. Without a target there is
+                nothing to adapt to and the source itself is used.
         """
         X, y = validate_data(self, X, y, dtype=np.float32, allow_nd=True, ensure_min_samples=2)  # noqa: N806
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         source = labeled_arrays(X, numbers, [str(name) for name in self.classes_], where="X")
-        adapted = adapt(Task(source, self._domain(X if target is None else target)), self._settings())
-        self.model_ = adapted.model
-        self.history_ = adapted.history
-        self.pseudo_labels_ = self.classes_[adapted.predictions.cluster_labels.numpy()]
+        result = adapt(Task(source, self._domain(X if target is None else target)), self._settings())
+        self.model_ = result.model
+        self.history_ = result.history
+        self.pseudo_labels_ = self.classes_[result.predictions.cluster_labels.numpy()]
         return self
 
     def predict(self, X: Any) -> Any:  # noqa: N803
-        """Class of each sample, which is taken to come from the target domain; shape (n,)."""
+        """Class of each sample, which is assumed to come from the target domain; shape (n,)."""
         labels = self._predictions(X).labels.numpy()
         return self.classes_[labels]
 
@@ -91,7 +91,7 @@ class DomainAdaptationClassifier(ClassifierMixin, TransformerMixin, BaseEstimato
         return self._predictions(X).features.numpy()
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn should know: features come in single precision."""
+        """Tags for scikit-learn: features are in single precision."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags

@@ -1,7 +1,6 @@
-"""An adapted classifier: what `candapt adapt` leaves in a run folder and `candapt.load` gives back."""
+"""An adapted classifier: what `candapt adapt` writes to a run folder and `candapt.load` reads."""
 
 import csv
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,40 +13,33 @@ from torch import Tensor
 from candapt.clustering import Clusters, cosine_distances
 from candapt.data.domains import Domain, Side
 from candapt.data.features import MAX_CLASSES
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.evaluation.predict import outputs_of
-from candapt.files import all_finite, read_tensors, tensor_shapes, tensors_below, write_atomically, write_tensors
-from candapt.frozen import behind
 from candapt.methods import METHODS
 from candapt.methods.base import Method
+from candapt.network.activations import after_layers
 from candapt.network.backbones import BottleneckStride
-from candapt.network.build import Layers, build_layers
+from candapt.network.build import NetworkParts, build_parts
 from candapt.network.network import Outputs
-from candapt.settings import NetworkSettings
-from candapt.untrusted import contained, fitted, from_plain, read_json, shortened
+from candapt.settings import ImageSettings, NetworkSettings
+from candapt.storage import files
+from candapt.storage.files import tensors_below
+from candapt.storage.safe_reading import contained, fitted, from_plain, read_json, shortened
+from candapt.training.outputs import outputs_of
 
-FORMAT = 1
-"""Version of the files; a later one that reads differently counts up."""
-MAX_BATCH = 2**31
-"""Bytes of a batch when predicting: what a description asks for beyond that is cut into smaller batches."""
+FORMAT = 1  # version of the files; it increases when they must be read differently
+MAX_BATCH = 2**31  # largest batch in bytes when predicting; a larger batch size in a model file is lowered to this
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What the model says of each sample, in the order of the domain."""
+    """Predictions for each sample, in the order of the domain."""
 
     names: Sequence[str]
-    probabilities: Tensor
-    """Shape (n, classes)."""
-    features: Tensor
-    """Shape (n, num_features)."""
-    cluster_labels: Tensor
-    """Class of the nearest cluster center, shape (n,)."""
-    cluster_distances: Tensor
-    """Cosine distance to that center, shape (n,)."""
-    kept: Tensor
-    """Whether the sample lies in the part of its cluster that training would use, shape (n,)."""
+    probabilities: Tensor  # shape (n, classes)
+    features: Tensor  # shape (n, num_features)
+    cluster_labels: Tensor  # class of the nearest cluster center, shape (n,)
+    cluster_distances: Tensor  # cosine distance to that center, shape (n,)
+    kept: Tensor  # whether the sample lies in the part of its cluster that training would use, shape (n,)
 
     @property
     def labels(self) -> Tensor:
@@ -60,37 +52,29 @@ class Predictions:
         return self.probabilities.amax(1)
 
     def write_csv(self, path: Path, classes: Sequence[str]) -> None:
-        """Write one line a sample; names are kept byte for byte."""
+        """Write one line per sample; names are kept byte for byte."""
         columns = (self.labels, self.confidence, self.cluster_labels, self.cluster_distances, self.kept)
-        with (
-            write_atomically(path) as part,
-            part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as f,
-        ):
-            writer = csv.writer(f)
+        rows = zip(self.names, *(column.tolist() for column in columns), strict=True)
+        with files.write_atomically(path) as part, files.open_table(part) as file:
+            writer = csv.writer(file)
             writer.writerow(["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"])
-            for name, label, confidence, cluster, distance, kept in zip(
-                self.names, *(column.tolist() for column in columns), strict=True
-            ):
-                writer.writerow(
-                    [name, classes[label], f"{confidence:.6f}", classes[cluster], f"{distance:.6f}", int(kept)]
-                )
+            for name, label, confidence, cluster, distance, kept in rows:
+                figures = (f"{confidence:.6f}", classes[cluster], f"{distance:.6f}", int(kept))
+                writer.writerow([name, classes[label], *figures])
 
 
 @dataclass(eq=False)
 class Model:
-    """A trained method with all that is needed to use it: class names, input, and the target's cluster centers."""
+    """A trained method with everything that is needed to use it: class names, input, and cluster centers."""
 
     method: Method
     method_name: str
-    layers: Layers
+    parts: NetworkParts
     classes: tuple[str, ...]
-    shape: tuple[int, ...]
-    """Shape of one sample as it is read."""
-    images: ImageSettings | None
-    """How an image file becomes a sample; None for a model over feature files."""
+    shape: tuple[int, ...]  # shape of one sample as it is read
+    images: ImageSettings | None  # how an image file becomes a sample; None for a model over feature files
     batch_size: int
-    centers: Tensor
-    """Final cluster centers of the target, shape (classes, num_features)."""
+    centers: Tensor  # final cluster centers of the target, shape (classes, num_features)
     reach: Tensor
     """Largest distance to its center at which a sample of each class was kept, shape (classes,); -1 if none was."""
 
@@ -102,32 +86,30 @@ class Model:
                 f"The model takes samples of shape {tuple(self.shape)}, but these have {tuple(domain.samples.shape)}: "
                 "give what it was trained on."
             )
-        prepared = behind(self.layers.frozen, domain)
-        return self.read_off(outputs_of(self.method, prepared, side, batch_size=self.batch_size), domain.names)
+        prepared = after_layers(self.parts.frozen, domain)
+        return self.predictions_from(outputs_of(self.method, prepared, side, batch_size=self.batch_size), domain.names)
 
-    def read_off(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
-        """Predictions for samples of which the method has given its outputs."""
+    def predictions_from(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
+        """Predictions for samples whose outputs are known."""
         distances, nearest = cosine_distances(outputs.features, self.centers).min(1)
         kept = distances <= self.reach[nearest]
         return Predictions(names, outputs.probabilities, outputs.features, nearest, distances, kept)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `model.json`."""
-        write_tensors(folder / "model.safetensors", self.tensors())
-        with write_atomically(folder / "model.json") as part:
-            # Escapes carry class names that are not valid Unicode, as folder names may be.
-            part.write_text(json.dumps(self.describe(), indent=2) + "\n", encoding="utf-8")
+        files.write_tensors(folder / "model.safetensors", self.tensors())
+        files.write_json(folder / "model.json", self.describe())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `model.safetensors` holds."""
+        """The content of `model.safetensors`."""
         tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
-        if self.layers.frozen is not None:
-            tensors |= {f"frozen.{name}": value for name, value in self.layers.frozen.state_dict().items()}
+        if self.parts.frozen is not None:
+            tensors |= {f"frozen.{name}": value for name, value in self.parts.frozen.state_dict().items()}
         return tensors | {"centers": self.centers, "reach": self.reach}
 
     def describe(self) -> dict[str, Any]:
-        """What `model.json` holds: all but the tensors."""
-        network = asdict(self.layers.settings) | {"weights": None}  # they are in model.safetensors
+        """The content of `model.json`: everything but the tensors."""
+        network = asdict(self.parts.settings) | {"weights": None}  # they are in model.safetensors
         return {
             "format": FORMAT,
             "method": self.method_name,
@@ -136,24 +118,23 @@ class Model:
             "shape": list(self.shape),
             "images": asdict(self.images) if self.images else None,
             "network": network,
-            "layout": self.layers.layout,
+            "layout": self.parts.layout,
             "batch_size": self.batch_size,
         }
 
 
 def load(run: str | Path) -> Model:
-    """The adapted classifier of a run folder, which may come from a stranger: see `docs/security.md`."""
+    """Load the adapted classifier of a run folder, which may come from a stranger: see `docs/security.md`."""
     folder = Path(run)
     if not (folder / "model.json").exists():
-        raise UserError(
-            f"{str(folder)!r} holds no finished run (no model.json): give a folder made by `candapt adapt`."
-        )
+        advice = "give a folder made by `candapt adapt`"
+        raise UserError(f"{str(folder)!r} holds no finished run (no model.json): {advice}.")
     try:
-        told = read_json(contained(folder, "model.json"))
-        if told["format"] != FORMAT:
-            found = shortened(repr(told["format"]), 40)
-            raise UserError(f"{str(folder)!r} was written in format {found}; this version reads {FORMAT}.")
-        return _rebuild(told, contained(folder, "model.safetensors"))
+        description = read_json(contained(folder, "model.json"))
+        if description["format"] != FORMAT:
+            version = shortened(repr(description["format"]), 40)
+            raise UserError(f"{str(folder)!r} was written in format {version}; this version reads {FORMAT}.")
+        return _rebuild(description, contained(folder, "model.safetensors"))
     except UserError:
         raise
     except Exception as error:  # a damaged description makes torch and timm raise almost anything
@@ -161,60 +142,61 @@ def load(run: str | Path) -> Model:
         raise UserError(f"The model in {str(folder)!r} is damaged ({reason}).") from error
 
 
-def _rebuild(told: dict[str, Any], weights: Path) -> Model:
+def _rebuild(description: dict[str, Any], weights: Path) -> Model:
     """Build the network that `model.json` describes and fill in its weights.
 
-    It is first built without memory, on torch's meta device: a description that does not fit the weights beside it is
-    refused before it can ask for more memory than they take.
+    It is first built without memory, on torch's meta device: a description that does not fit the weights beside it
+    fails before it can claim more memory than they take.
     """
     with torch.device("meta"):
-        expected = _build(told).tensors()
-    if {name: tuple(value.shape) for name, value in expected.items()} != tensor_shapes(weights):
+        expected = _build(description).tensors()
+    if {name: tuple(value.shape) for name, value in expected.items()} != files.tensor_shapes(weights):
         raise ValueError("model.safetensors does not hold the tensors of the network that model.json describes")
-    tensors, _ = read_tensors(weights)
-    if not all_finite(tensors.values()):
+    tensors, _ = files.read_tensors(weights)
+    if not files.all_finite(tensors.values()):
         raise ValueError("model.safetensors holds values that are NaN or infinite")
     if any(value.is_floating_point() != expected[name].is_floating_point() for name, value in tensors.items()):
         raise ValueError("model.safetensors holds values of another kind than the network")
-    model = _build(told)
+    model = _build(description)
     model.method.load_state_dict(tensors_below("method.", tensors))
-    if model.layers.frozen is not None:
-        model.layers.frozen.load_state_dict(tensors_below("frozen.", tensors))
+    if model.parts.frozen is not None:
+        model.parts.frozen.load_state_dict(tensors_below("frozen.", tensors))
     model.centers.copy_(tensors["centers"])
     model.reach.copy_(tensors["reach"])
     return model
 
 
-def _build(told: dict[str, Any]) -> Model:
-    """A model as described, before its tensors are filled in. No path that is named there is looked at."""
-    shape = fitted(told["shape"], tuple[int, ...], "shape")
+def _build(description: dict[str, Any]) -> Model:
+    """A model as described, before its tensors are filled in. Paths in the description are not used."""
+    shape = fitted(description["shape"], tuple[int, ...], "shape")
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise ValueError(f"shape is {shape}")
-    classes = fitted(told["classes"], tuple[str, ...], "classes")
+    classes = fitted(description["classes"], tuple[str, ...], "classes")
     if not 2 <= len(set(classes)) == len(classes) <= MAX_CLASSES:
         raise ValueError(f"{len(classes)} classes are named, {len(set(classes))} of them different")
-    images = None if told["images"] is None else from_plain(ImageSettings, told["images"])
+    images = None if description["images"] is None else from_plain(ImageSettings, description["images"])
     if images is not None and shape != (images.channels, images.size, images.size):
         raise ValueError(f"shape is {shape}, which the image settings do not make")
-    settings = from_plain(NetworkSettings, {**told["network"], "weights": None})
-    layout = fitted(told["layout"], dict, "layout")  # with one, nothing is loaded: neither a file nor from the hub
+    settings = from_plain(NetworkSettings, {**description["network"], "weights": None})
+    # With a layout, nothing is loaded: neither a file nor from the hub.
+    layout = fitted(description["layout"], dict, "layout")
     if layout.get("bottleneck_stride") not in (None, *get_args(BottleneckStride)):
         raise ValueError(f"layout is {shortened(repr(layout), 40)}")
-    layers = build_layers(settings, shape, len(classes), layout)
-    kind = METHODS[fitted(told["method"], str, "method")]
-    method = kind(layers.network, from_plain(kind.Settings, told["settings"]))
-    batch_size = fitted(told["batch_size"], int, "batch_size")
+    parts = build_parts(settings, shape, len(classes), layout)
+    kind = METHODS[fitted(description["method"], str, "method")]
+    method = kind(parts.network, from_plain(kind.Settings, description["settings"]))
+    batch_size = fitted(description["batch_size"], int, "batch_size")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}")
     return Model(
         method.eval(),
-        told["method"],
-        layers,
+        description["method"],
+        parts,
         classes,
         shape,
         images,
         min(batch_size, max(1, MAX_BATCH // (4 * math.prod(shape)))),
-        torch.zeros(len(classes), layers.network.num_features),
+        torch.zeros(len(classes), parts.network.num_features),
         torch.zeros(len(classes)),
     )
 

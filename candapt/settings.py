@@ -1,15 +1,78 @@
-"""Settings of a run: frozen dataclasses whose fields become flags, help texts and YAML."""
+"""Settings of a run: frozen dataclasses whose fields become flags, help texts, YAML and checks.
 
-from dataclasses import dataclass, field
+A field says everything about its setting: type, default, meaning (the sentence below it), and through `setting` the
+values that it may take, what `candapt tune` searches, and a short name for its flag.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from candapt.training.schedules import Schedule
+from candapt.errors import UserError
+
+LAST = "last"  # the value of `select` that keeps the last round, whatever its scores are
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values of a setting that `candapt tune` searches."""
+
+    low: float
+    high: float
+    log: bool = False  # search evenly over orders of magnitude
+    whole: bool = False  # whole numbers only
+
+    def including(self, value: float) -> "Range":
+        """The range, widened to hold the value."""
+        log = self.log and value > 0
+        return replace(self, low=min(self.low, value), high=max(self.high, value), log=log)
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is a number within the range."""
+        kind = int if self.whole else int | float
+        return isinstance(value, kind) and not isinstance(value, bool) and self.low <= value <= self.high
+
+
+def setting(
+    default: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    below: float = math.inf,
+    search: Range | None = None,
+    alias: str = "",
+) -> Any:
+    """A field whose values lie from `low` to `high` and below `below`, that `candapt tune` may search in a range.
+
+    The alias is a short name of its flag, without dashes.
+    """
+    metadata = {"low": low, "high": high, "below": below, "search": search, "alias": alias}
+    return field(default=default, metadata=metadata)
+
+
+def check_limits(group: Any, prefix: str) -> None:
+    """Raise a `UserError` for the first field of a group of settings that is outside its limits."""
+    for item in fields(group):
+        value = getattr(group, item.name)
+        if isinstance(value, int | float) and (limit := _broken_limit(item, value)):
+            raise UserError(f"{prefix}{item.name} is {value}, but must be {limit}.")
+
+
+def _broken_limit(item: Field[Any], value: float) -> str:
+    """What the field requires of its value, if the value, which may be NaN, does not comply."""
+    low, high, below = (item.metadata.get(name, math.nan) for name in ("low", "high", "below"))
+    if math.isfinite(low) and not value >= low:
+        return f"at least {low:g}"
+    if math.isfinite(high) and not value <= high:
+        return f"at most {high:g}"
+    return f"less than {below:g}" if math.isfinite(below) and not value < below else ""
 
 
 @dataclass(frozen=True)
 class ImageChoice:
-    """What may be chosen about image files; the rest follows from the backbone."""
+    """How image files become samples; what is not chosen follows from the backbone."""
 
     size: int | None = None
     """Height and width of the network's input; null: what the backbone was made for."""
@@ -18,93 +81,203 @@ class ImageChoice:
     augmentation: Literal["paper", "strong", "none"] = "paper"
     """Training views: random crop and flip (paper), zoom, flip and colors (strong), or none."""
     shrink: bool = True
-    """Let the decoder shrink large JPEGs on its way, which is much faster and changes features little."""
+    """Let the decoder shrink large JPEGs while it decodes them, which is much faster and changes features little."""
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
     """How the network is built."""
 
-    backbone: str = "auto"
-    """A timm model, `small-cnn`, or `auto`: small-cnn for small grey images, else resnet50; feature files need none."""
-    weights: Path | None = None
-    """Pretrained weights of the backbone, .safetensors or .pth; without it timm's own are downloaded."""
-    finetune: Literal["auto", "all", "last-stage", "head"] = "auto"
+    backbone: str = setting("auto", alias="backbone")
+    """A timm model, `small-cnn`, or `auto`: small-cnn for small gray images, else resnet50; feature files need none."""
+    weights: Path | None = setting(None, alias="weights")
+    """Pretrained weights of the backbone, .safetensors or .pth; by default timm's own are downloaded."""
+    finetune: Literal["auto", "all", "last-stage", "head"] = setting("auto", alias="finetune")
     """Train all layers above the stem (the paper), the last stage over cached activations, or a head over cached
     features; auto: all on a GPU, else head."""
-    views: int = 2
-    """Training views of each image that are cached where layers are frozen; 0 trains on the evaluation view."""
+    views: int = setting(2, low=0)
+    """Training views of each image to cache where layers are frozen; 0 trains on the evaluation view."""
     head: Literal["auto", "linear", "bottleneck"] = "auto"
     """What is trained over the features: one linear layer (the paper), or a bottleneck layer with domain batch norm
     before it; auto: linear where all layers are trained, else bottleneck."""
-    bottleneck: int | None = 1024
-    """Width of the bottleneck layer; null: as wide as the features, and starting from them as they are."""
-    rank: int = 256
-    """Rank of what a bottleneck layer that starts from the features as they are learns on top of them."""
-    dropout: float = 0.5
-    """Share of the inputs of the bottleneck layer that are hidden in training; it makes up for few views of images."""
+    bottleneck: int | None = setting(1024, low=1)
+    """Width of the bottleneck layer; null: as wide as the features, and starting from the identity."""
+    rank: int = setting(256, low=1)
+    """Rank of the learned correction in a bottleneck layer that starts from the identity."""
+    dropout: float = setting(0.5, low=0, high=1)
+    """Dropout on the inputs of the bottleneck layer; it makes up for few views of images."""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How every method is trained; the defaults are the paper's for Office-31 where it has one."""
 
-    steps: int | None = 50
+    steps: int | None = setting(50, low=1)
     """Steps in a round; null lets the method choose (CAN: the authors' rule, about one pass over the source)."""
-    batch_size: int = 30
+    batch_size: int = setting(30, low=2)
     """Samples of each domain in a class-agnostic batch."""
-    learning_rate: float = 0.001
+    learning_rate: float = setting(0.001, low=0, high=1e30, search=Range(1e-4, 1e-2, log=True))
     """Initial learning rate of pretrained layers."""
-    new_layers: float | None = None
-    """New layers learn this many times faster; null: 10 with sgd (the paper), 1 with adam."""
+    new_layers: float | None = setting(None, low=0, high=1e6)
+    """Factor on the learning rate of new layers; null: 10 with sgd (the paper), 1 with adam."""
     optimizer: Literal["auto", "sgd", "adam"] = "auto"
-    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay; auto: adam where nothing but a head
-    over frozen layers is trained, else sgd."""
-    momentum: float = 0.9
-    """Momentum of the stochastic gradient descent."""
+    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay; auto: adam where only a head over
+    frozen layers is trained, else sgd."""
+    momentum: float = setting(0.9, low=0, high=1)
+    """Momentum of stochastic gradient descent."""
     nesterov: bool = False
-    """Use Nesterov's momentum in it."""
-    weight_decay: float = 5e-4
+    """Use Nesterov momentum."""
+    weight_decay: float = setting(5e-4, low=0, high=1e6)
     """Weight decay on all trained parameters."""
-    schedule: Schedule = "progress"
+    schedule: Literal["progress", "iteration", "constant"] = "progress"
     """Decay with the share of the training done (the paper), with the iteration (the authors' code), or not at all."""
     slope: float = 10.0
     """a in the decay (1 + a·p)^-b."""
     power: float = 0.75
     """b in the decay (1 + a·p)^-b."""
     statistics: Literal["auto", "running", "domain"] = "auto"
-    """What batch norm evaluates with: running averages of the batches, or statistics of the whole domain, taken anew
-    each round (auto: for networks with batch norms that were not pretrained)."""
-    head_rounds: int = 20
+    """Statistics that batch norm evaluates with: running averages over batches, or those of the whole domain, taken
+    anew each round (auto: for networks with batch norms that were not pretrained)."""
+    head_rounds: int = setting(20, low=0)
     """Rounds in which the head learns alone, over features of the evaluation views, before a last stage below a
     bottleneck layer learns too: a new head spoils pretrained layers before its gradients mean anything. 0: none."""
     settled: float = 0.001
-    """Stop when the share of labels that change and the centers' move between rounds are below this; 0 never stops."""
-    held_out: float = 0.0
-    """Share of the source that is held out of training to score rounds on; without it the scores that look at source
-    accuracy are taken on samples that were trained on, and so are too good."""
-    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """Stop when the share of labels that change and the shift of the centers between rounds are below this; 0 never
+    stops early."""
+    held_out: float = setting(0.0, low=0, below=1)
+    """Share of the source to hold out of training for scoring; without it, scores that measure source accuracy use
+    samples that were trained on, and are too optimistic."""
+    on_nonfinite: Literal["stop", "skip"] = setting("stop", alias="on-nonfinite")
     """What to do when a loss or a gradient is NaN or infinite: stop, or skip that step."""
-    evaluation_batch: int = 256
-    """Samples in one batch when nothing is learned."""
-    workers: int = 0
+    evaluation_batch: int = setting(256, low=2)
+    """Batch size of evaluation passes."""
+    workers: int = setting(0, low=0, high=1024)
     """Processes that read training batches ahead; 0 reads between the steps."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """What computes; auto takes the best that there is."""
+    """Device; auto takes the best available."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Number format of the training; 16-mixed needs a GPU. Weights and final predictions stay in single precision."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a run besides its data."""
+    """Everything that decides a run besides its data. Values outside their limits raise a `UserError`."""
 
     method: str = "can"
     seed: int = 0
-    rounds: int = 20
-    select: str = "last"
-    """The round that is kept: the last, or the best one by a label-free score, a name in `SCORES`."""
+    rounds: int = setting(20, low=1)
+    select: str = LAST
+    """The round to keep: the last, or the best one by a label-free score, a name in `SCORES`."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    adaptation: Any = None
+    method_settings: Any = None
     """The method's own settings, an instance of its `Settings`."""
+
+    GROUPS: ClassVar[tuple[str, ...]] = ("network", "training", "method_settings")
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_limits(self, "")
+        check_limits(self.network, "network.")
+        check_limits(self.training, "training.")
+        if self.method_settings is not None:
+            check_limits(self.method_settings, f"{self.method}.")
+        training = self.training
+        if training.nesterov and training.optimizer == "adam":
+            raise UserError("training.nesterov is for sgd, but training.optimizer is adam: leave one of them out.")
+        if training.nesterov and not training.momentum:
+            raise UserError("training.nesterov needs a momentum, but training.momentum is 0.")
+
+    def group_of(self, name: str) -> tuple[str, str]:
+        """Group and field of a setting by the name of its flag: `can.weight` → (`method_settings`, `weight`)."""
+        group, _, item = name.rpartition(".")
+        return ("method_settings" if group == self.method else group), item
+
+    def has(self, name: str) -> bool:
+        """Whether there is a setting with this flag name."""
+        group, item = self.group_of(name)
+        owner = getattr(self, group, None) if group else self
+        return owner is not None and item in {f.name for f in fields(owner)} - set(self.GROUPS)
+
+    def value(self, name: str) -> Any:
+        """The value of a setting by the name of its flag."""
+        group, item = self.group_of(name)
+        return getattr(getattr(self, group) if group else self, item)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Settings":
+        """The settings with other values, by the names of their flags."""
+        by_group: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            group, item = self.group_of(name)
+            by_group.setdefault(group, {})[item] = value
+        own = by_group.pop("", {})
+        groups = {group: replace(getattr(self, group), **values) for group, values in by_group.items()}
+        return replace(self, **own, **groups)
+
+
+Augmentation = Literal["paper", "strong", "none"]
+
+MAX_SIDE = 8192  # largest height and width that an image is resized to
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """How an image becomes the network's input; the defaults are the authors'."""
+
+    size: int = 224  # height and width of the network's input in pixels, cut from the resized image
+    resize: int = 256
+    """Height and width to which a whole image is first resized (bicubic; the aspect ratio is not kept)."""
+    mean: tuple[float, ...] = IMAGENET_MEAN  # mean of each channel, subtracted from values in [0, 1]
+    std: tuple[float, ...] = IMAGENET_STD  # standard deviation of each channel, by which the difference is divided
+    grey: bool = False  # give the network one gray channel in place of red, green and blue
+    augmentation: Augmentation = "paper"
+    """Training view: `paper` (random crop, flip), `strong` (random zoom, flip, colors) or `none` (as evaluated)."""
+    shrink: bool = True  # let a decoder shrink large JPEGs down to `min_size`
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= self.resize <= MAX_SIDE:
+            raise UserError(
+                f"the input size {self.size} must be above 0 and at most the resize size {self.resize}, and that at "
+                f"most {MAX_SIDE}."
+            )
+        if not len(self.mean) == len(self.std) == self.channels:
+            kind, lengths = "gray" if self.grey else "color", f"{len(self.mean)} and {len(self.std)}"
+            raise UserError(
+                f"mean and std must have {self.channels} value(s) each for {kind} images, but have {lengths}."
+            )
+        if min(self.std) <= 0:
+            raise UserError(f"every value of std must be above 0, but std is {self.std}.")
+        if self.augmentation not in get_args(Augmentation):
+            raise UserError(f"augmentation must be one of {get_args(Augmentation)}, not {self.augmentation!r}.")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the network's input."""
+        return 1 if self.grey else 3
+
+    @property
+    def min_size(self) -> int | None:
+        """Smallest side down to which a decoder may shrink an image before it is resized; None if it may not.
+
+        Twice the resize size: the bicubic filter then still sees finer pixels than it makes. On 20 photos enlarged to
+        2100 pixels, ResNet-50 features kept a cosine of 0.9990 at worst to those of the full image; with the resize
+        size itself it was 0.92. It also covers the zoom of the strong augmentation.
+        """
+        return 2 * self.resize if self.shrink else None
+
+    @classmethod
+    def for_input(
+        cls,
+        size: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        *,
+        resize: int | None = None,
+        augmentation: Augmentation = "paper",
+        shrink: bool = True,
+    ) -> Self:
+        """Settings for a network's expected input; a single mean makes them gray."""
+        resize = round(size * 256 / 224) if resize is None else resize  # by default the paper's proportion
+        return cls(size, resize, tuple(mean), tuple(std), len(mean) == 1, augmentation, shrink)

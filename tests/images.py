@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from candapt.data.domains import Task
 from candapt.data.images import image_domain, labeled_image_domain
-from candapt.data.transforms import ImageSettings
 from candapt.network.backbones import build_backbone
+from candapt.settings import ImageSettings
 
 BACKBONES = ("test_resnet", "test_convnext", "test_vit")
 """Small models of the three families: with batch norm, and two without."""

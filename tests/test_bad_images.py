@@ -1,4 +1,4 @@
-"""Image files that cannot be used, through the command line: each is told of by name, and the user chose what then."""
+"""Image files that cannot be used, through the command line: each is named, and the user chooses what happens."""
 
 import csv
 import json
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from candapt.cli import main
-from candapt.commands import job
-from candapt.data import checking, images
+from candapt.commands import training
+from candapt.commands.main import main
+from candapt.data import decoding, images
 from tests.data.test_images import png_header, truncated_jpeg
 from tests.images import write_weights
 from tests.toy import QUICK
@@ -32,7 +32,7 @@ def draw(path: Path, bright: bool, seed: int, shape: tuple[int, ...] = (16, 16))
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A labelled source of two classes, and a target in sub-folders that mean nothing."""
+    """A labeled source of two classes, and a target in subfolders that mean nothing."""
     for seed in range(8):
         draw(tmp_path / "source" / ("left" if seed % 2 else "right") / f"{seed}.png", seed % 2 == 1, seed)
         draw(tmp_path / "target" / f"shelf {seed % 3}" / f"{seed}.png", seed % 2 == 1, 100 + seed)
@@ -87,7 +87,7 @@ class TestBrokenFiles:
                     raise PermissionError(13, "Permission denied", str(path))
                 return read(path)
 
-            monkeypatch.setattr(checking.Path, "read_bytes", refuse)
+            monkeypatch.setattr(decoding.Path, "read_bytes", refuse)
         return Path(name), reason
 
     def test_they_are_named_and_left_out(
@@ -95,9 +95,9 @@ class TestBrokenFiles:
     ) -> None:
         name, reason = broken
         out = adapt(photos)
-        told = capsys.readouterr().err
-        assert told.count(f"{name}' {reason}") == 2
-        assert "2 image file(s) cannot be used and are left out: left-out.csv lists them." in told
+        message = capsys.readouterr().err
+        assert message.count(f"{name}' {reason}") == 2
+        assert "2 image file(s) cannot be used and are left out: left-out.csv lists them." in message
         listed = table(out / "left-out.csv")
         assert [Path(row["path"]) for row in listed] == [photos / "source/left" / name, photos / "target" / name]
         assert all(row["reason"].startswith(reason) for row in listed)
@@ -110,9 +110,9 @@ class TestBrokenFiles:
     ) -> None:
         name, reason = broken
         out = adapt(photos, "--strict", code=2)
-        told = capsys.readouterr().err
-        assert f"{name}' {reason}" in told
-        assert told.count("\n") == 1
+        message = capsys.readouterr().err
+        assert f"{name}' {reason}" in message
+        assert message.count("\n") == 1
         assert not out.exists()
 
     def test_new_images_too(self, photos: Path, broken: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,16 +141,16 @@ class TestBrokenFiles:
         ]
         for words in commands:
             assert main([*words, "--strict"]) == 2
-            told = capsys.readouterr().err
-            assert f"{name}' {reason}" in told
-            assert "left out" not in told
+            message = capsys.readouterr().err
+            assert f"{name}' {reason}" in message
+            assert "left out" not in message
         assert not (photos / "suite").exists()
         assert not (photos / "features.npz").exists()
         assert main(commands[1]) == 0
         assert f"{name}' {reason}" in capsys.readouterr().err
 
 
-def test_a_wrong_weights_file_is_told_before_any_image_is_read(
+def test_a_wrong_weights_file_is_named_before_any_image_is_read(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(images, "check_images", None)
@@ -176,7 +176,7 @@ class TestClasses:
         assert row["path"].endswith("void")
         assert row["reason"] == "is a class without a usable image"
 
-    def test_sub_folders_of_the_target_are_not_labels(self, photos: Path) -> None:
+    def test_subfolders_of_the_target_are_not_labels(self, photos: Path) -> None:
         """A class in the target only is a folder name like any other."""
         before = adapt(photos)
         for number, name in enumerate(("left", "right", "zebra")):
@@ -225,13 +225,13 @@ class TestChangesAfterTheCheck:
         reason: str,
         workers: int,
     ) -> None:
-        build = job.initial_layers
+        build = training.initial_parts
 
         def damage_first(*arguments: object) -> object:
             damage(photos / "source" / "left" / "3.png")
             return build(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(job, "initial_layers", damage_first)
+        monkeypatch.setattr(training, "initial_parts", damage_first)
         # With running statistics no domain is read whole before the first step, so the loader meets the file.
         adapt(photos, "--training.workers", workers, "--method", "source-only", code=2)
         last = capsys.readouterr().err.strip().splitlines()[-1]
@@ -240,12 +240,12 @@ class TestChangesAfterTheCheck:
 
 
 class TestReport:
-    def test_what_was_found_is_told_and_kept(self, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_findings_are_shown_and_kept(self, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for seed in range(50):
             draw(photos / "source" / "many" / f"{seed}.png", bright=True, seed=200 + seed, shape=(40, 20, 3))
         (photos / "target" / "copy.png").write_bytes((photos / "source" / "left" / "1.png").read_bytes())
         out = adapt(photos)
-        told = capsys.readouterr().err
+        message = capsys.readouterr().err
         for sentence in (
             "Source: 58 samples of 3 classes; target: 9 samples without labels.",
             "Source images: 4 to 50 of each class, median 4; 16×16 to 20×40 pixels, median 20×40; 14% without color.",
@@ -253,9 +253,9 @@ class TestReport:
             "The classes are unbalanced: 'many' has 50 images, 'left' only 4;",
             "1 image(s) of the target are in the source too, byte for byte: ",
         ):
-            assert sentence in told
+            assert sentence in message
             assert sentence in (out / "log.txt").read_text(encoding="utf-8")
-        assert told.index("Target images") < told.index("can round 1")
+        assert message.index("Target images") < message.index("can round 1")
         data = json.loads((out / "summary.json").read_text())["data"]
         assert data["source_images"]["classes"] == {"left": 4, "many": 50, "right": 4}
         assert data["source_images"]["imbalance"] == 12.5
@@ -267,8 +267,8 @@ class TestReport:
 
     def test_balanced_clean_data_take_three_lines(self, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
         adapt(photos)
-        told = capsys.readouterr().err
-        assert "Source images: 4 of each class; all 16×16 pixels; 100% without color." in told
-        assert "unbalanced" not in told
-        assert "left out" not in told
-        assert "byte for byte" not in told
+        message = capsys.readouterr().err
+        assert "Source images: 4 of each class; all 16×16 pixels; 100% without color." in message
+        assert "unbalanced" not in message
+        assert "left out" not in message
+        assert "byte for byte" not in message

@@ -6,6 +6,7 @@ import pickle
 import shutil
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,34 @@ import pytest
 import torch
 
 from candapt.adaptation import adapt
-from candapt.cache import ActivationCache, Entry, View, default_folder
-from candapt.cli import main
-from candapt.data.cached import CachedSamples
+from candapt.commands.main import main
 from candapt.data.domains import ArraySamples, Domain, Task
+from candapt.data.features import SmallImageSamples
 from candapt.data.images import image_domain
-from candapt.data.small_images import SmallImageSamples
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.frozen import CHUNK, FrozenSamples, behind
-from candapt.locks import locked
 from candapt.model import load
-from candapt.network.build import Layers, build_layers
-from candapt.settings import NetworkSettings
+from candapt.network.activations import (
+    CHUNK,
+    ActivationCache,
+    CachedSamples,
+    CacheEntry,
+    FrozenSamples,
+    View,
+    after_layers,
+    default_folder,
+)
+from candapt.network.build import NetworkParts, build_parts
+from candapt.settings import ImageSettings, NetworkSettings
+from candapt.storage.folders import locked
 from tests.images import BACKBONES, SIZE, photo_task, write_photos, write_weights
 from tests.toy import quick_settings
 
 SMALL = NetworkSettings(backbone="small-cnn", finetune="head", head="linear")
 
 
-def layers_of(settings: NetworkSettings = SMALL, shape: tuple[int, ...] = (1, 16, 16), seed: int = 0) -> Layers:
+def parts_of(settings: NetworkSettings = SMALL, shape: tuple[int, ...] = (1, 16, 16), seed: int = 0) -> NetworkParts:
     torch.manual_seed(seed)
-    return build_layers(settings, shape, 2)
+    return build_parts(settings, shape, 2)
 
 
 def drawings(count: int = 2 * CHUNK + 5) -> Domain:
@@ -54,20 +61,21 @@ def everything(domain: Domain, seed: int | None = None) -> torch.Tensor:
 
 class TestWhatIsStored:
     def test_the_evaluation_view_is_what_the_layers_give_rounded(self, cache: ActivationCache) -> None:
-        layers, domain = layers_of(), drawings()
-        (stored,) = cache.through(layers, domain)
-        assert layers.frozen is not None
+        parts, domain = parts_of(), drawings()
+        (stored,) = cache.through(parts, domain)
+        assert parts.frozen is not None
         with torch.no_grad():
-            expected = layers.frozen(everything(domain))
+            expected = parts.frozen(everything(domain))
         made = everything(stored)
         assert made.dtype == torch.float32
         assert stored.names == domain.names
         torch.testing.assert_close(made, expected, rtol=1e-3, atol=1e-4)
         assert torch.equal(made, made.half().float())
-        assert torch.equal(made, everything(behind(layers.frozen, domain)))  # what a prediction computes, to the bit
+        computed = everything(after_layers(parts.frozen, domain))
+        assert torch.equal(made, computed)  # what a prediction computes, to the bit
 
     def test_training_views(self, cache: ActivationCache) -> None:
-        (stored,) = cache.through(layers_of(), drawings())
+        (stored,) = cache.through(parts_of(), drawings())
         views = [everything(Domain(CachedSamples(path))) for path in stored.samples.training]  # type: ignore[attr-defined]
         assert len(views) == 2
         assert not torch.equal(views[0], views[1])
@@ -83,20 +91,20 @@ class TestWhatIsStored:
         same = Domain(
             SmallImageSamples(np.tile(drawings(1).samples.read(torch.arange(1)).numpy(), (CHUNK + 1, 1, 1, 1)))
         )
-        (stored,) = cache.through(layers_of(), same)
+        (stored,) = cache.through(parts_of(), same)
         view = CachedSamples(stored.samples.training[0]).read(torch.tensor([0, CHUNK]))  # type: ignore[attr-defined]
         assert not torch.equal(view[0], view[1])
 
     def test_without_training_views(self, cache: ActivationCache) -> None:
         settings = NetworkSettings(backbone="small-cnn", finetune="head", views=0)
-        (stored,) = cache.through(layers_of(settings), drawings())
+        (stored,) = cache.through(parts_of(settings), drawings())
         assert torch.equal(everything(stored, seed=1), everything(stored))
-        (plain,) = cache.through(layers_of(), Domain(ArraySamples(everything(drawings()).numpy())))
+        (plain,) = cache.through(parts_of(), Domain(ArraySamples(everything(drawings()).numpy())))
         assert torch.equal(everything(plain, seed=1), everything(stored))  # samples that have no training views
         assert [entry.views for entry in cache.entries()] == [["evaluation"]]
 
     def test_samples_are_read_in_any_order_and_by_other_processes(self, cache: ActivationCache) -> None:
-        (stored,) = cache.through(layers_of(), drawings())
+        (stored,) = cache.through(parts_of(), drawings())
         indices = torch.tensor([66, 0, 31, 32, 0])
         expected = everything(stored)[indices]
         assert torch.equal(stored.samples.read(indices), expected)
@@ -118,48 +126,46 @@ class TestWhenItIsFoundAgain:
         return names
 
     def test_the_same_is_computed_once(self, cache: ActivationCache, made: list[str]) -> None:
-        cache.through(layers_of(), drawings(), drawings())
+        cache.through(parts_of(), drawings(), drawings())
         assert made == ["evaluation", "affine-1", "affine-2"]
-        cache.through(layers_of(), drawings())
+        cache.through(parts_of(), drawings())
         assert len(made) == 3
 
     def test_more_views_are_added_and_fewer_found(self, cache: ActivationCache, made: list[str]) -> None:
         for views, expected in ((1, 2), (3, 4), (2, 4), (0, 4)):
-            cache.through(layers_of(NetworkSettings(backbone="small-cnn", finetune="head", views=views)), drawings())
+            cache.through(parts_of(NetworkSettings(backbone="small-cnn", finetune="head", views=views)), drawings())
             assert len(made) == expected
         assert len(cache.entries()) == 1
 
     def test_what_it_depends_on(self, cache: ActivationCache, tmp_path: Path) -> None:
         folder = write_photos(tmp_path / "photos")
 
-        def entry(layers: Layers, **changes: Any) -> Entry:
+        def entry(parts: NetworkParts, **changes: Any) -> CacheEntry:
             images = ImageSettings(**{"size": 16, "resize": 18, "mean": (0.5,), "std": (0.5,), "grey": True, **changes})
-            return cache.views(layers, image_domain(folder, images)[0])[0].entry
+            return cache.views(parts, image_domain(folder, images)[0])[0].entry
 
-        first = entry(layers_of())
-        assert entry(layers_of()) == first
-        assert (
-            entry(layers_of(), augmentation="strong") == first
-        )  # other training views beside the same evaluation view
+        first = entry(parts_of())
+        assert entry(parts_of()) == first
+        assert entry(parts_of(), augmentation="strong") == first  # other training views beside the same evaluation view
         different = [
-            entry(layers_of(seed=1)),
-            entry(layers_of(NetworkSettings(backbone="small-cnn", finetune="last-stage"))),
-            entry(layers_of(), resize=20),
-            entry(layers_of(), mean=(0.4,)),
+            entry(parts_of(seed=1)),
+            entry(parts_of(NetworkSettings(backbone="small-cnn", finetune="last-stage"))),
+            entry(parts_of(), resize=20),
+            entry(parts_of(), mean=(0.4,)),
         ]
         shutil.move(folder, tmp_path / "moved")
         folder = tmp_path / "moved"
-        assert entry(layers_of()) == first  # the same bytes in another place
+        assert entry(parts_of()) == first  # the same bytes in another place
         with (folder / "cat" / "0.png").open("ab") as file:
             file.write(b"!")
-        different.append(entry(layers_of()))
+        different.append(entry(parts_of()))
         (folder / "cat" / "1.png").unlink()
-        different.append(entry(layers_of()))
+        different.append(entry(parts_of()))
         assert len({first, *different}) == 7
 
     def test_the_place_of_the_strides_matters(self, cache: ActivationCache) -> None:
         first, second = (
-            Layers(layers_of().frozen, layers_of().network, SMALL, {"bottleneck_stride": stride})
+            NetworkParts(parts_of().frozen, parts_of().network, SMALL, {"bottleneck_stride": stride})
             for stride in ("1x1", "3x3")
         )
         assert cache.views(first, drawings())[0].entry != cache.views(second, drawings())[0].entry
@@ -168,7 +174,7 @@ class TestWhenItIsFoundAgain:
         folder = write_photos(tmp_path / "photos")
         for kind in ("paper", "strong", "none"):
             images = ImageSettings(size=16, resize=18, mean=(0.5,), std=(0.5,), grey=True, augmentation=kind)  # type: ignore[arg-type]
-            cache.through(layers_of(), image_domain(folder, images)[0])
+            cache.through(parts_of(), image_domain(folder, images)[0])
         (entry,) = cache.entries()
         assert entry.views == ["evaluation", "paper-1", "paper-2", "strong-1", "strong-2"]
         assert not entry.begun
@@ -176,8 +182,8 @@ class TestWhenItIsFoundAgain:
 
 class TestInterruption:
     def test_goes_on_where_it_was_stopped(self, cache: ActivationCache, monkeypatch: pytest.MonkeyPatch) -> None:
-        layers, domain = layers_of(), drawings(4 * CHUNK)
-        (expected,) = ActivationCache(cache.folder.with_name("whole")).through(layers, domain)
+        parts, domain = parts_of(), drawings(4 * CHUNK)
+        (expected,) = ActivationCache(cache.folder.with_name("whole")).through(parts, domain)
         computed: list[int] = []
         chunk = FrozenSamples.chunk
 
@@ -189,14 +195,14 @@ class TestInterruption:
 
         monkeypatch.setattr(FrozenSamples, "chunk", stops)
         with pytest.raises(KeyboardInterrupt):
-            cache.through(layers, domain)
+            cache.through(parts, domain)
         (entry,) = cache.entries()
         assert (entry.views, entry.begun) == (["evaluation"], ["affine-1"])
         begun = entry.folder / "affine-1.begun"
         with begun.open("ab") as file:
             file.write(b"half a row")
         seen: list[tuple[int, int]] = []
-        (stored,) = cache.through(layers, domain, progress=lambda done, total: seen.append((done, total)))
+        (stored,) = cache.through(parts, domain, progress=lambda done, total: seen.append((done, total)))
         assert computed == [0, 1, 2, 3, 0, 1, 2, 2, 3, 0, 1, 2, 3]
         assert seen[-1] == (6 * CHUNK, 6 * CHUNK)
         assert torch.equal(everything(stored), everything(expected))
@@ -204,59 +210,61 @@ class TestInterruption:
         assert sorted(path.suffix for path in entry.folder.iterdir()) == [".json", *[".npy"] * 3]
 
     def test_a_marker_that_promises_too_much_is_not_believed(self, cache: ActivationCache) -> None:
-        layers, domain = layers_of(), drawings()
-        view = cache.views(layers, domain)[0]
+        parts, domain = parts_of(), drawings()
+        view = cache.views(parts, domain)[0]
         view.entry.folder.mkdir(parents=True)
         (view.entry.folder / "evaluation.begun").write_bytes(b"short")
         (view.entry.folder / "evaluation.rows").write_text("64")
-        (stored,) = cache.through(layers, domain)
-        assert torch.equal(everything(stored), everything(behind(layers.frozen, domain)))
+        (stored,) = cache.through(parts, domain)
+        assert torch.equal(everything(stored), everything(after_layers(parts.frozen, domain)))
 
     def test_a_second_process_waits_for_the_first(
         self, cache: ActivationCache, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "candapt")
-        layers, domain = layers_of(), drawings()
-        (view, *_) = cache.views(layers, domain)
+        parts, domain = parts_of(), drawings()
+        (view, *_) = cache.views(parts, domain)
         with ThreadPoolExecutor(1) as pool:
             with view.entry.opened({}):
-                waiting = pool.submit(cache.through, layers, domain)
+                waiting = pool.submit(cache.through, parts, domain)
                 with pytest.raises(TimeoutError):
                     waiting.result(timeout=1)
                 assert not view.entry.begun
             (stored,) = waiting.result(timeout=60)
         assert sum("is being written by process" in message for message in caplog.messages) == 1
-        assert torch.equal(everything(stored), everything(behind(layers.frozen, domain)))
+        assert torch.equal(everything(stored), everything(after_layers(parts.frozen, domain)))
 
     def test_a_damaged_array_is_made_again(self, cache: ActivationCache) -> None:
-        layers, domain = layers_of(), drawings()
-        (stored,) = cache.through(layers, domain)
-        expected, path = everything(stored), cache.views(layers, domain)[0].path
+        parts, domain = parts_of(), drawings()
+        (stored,) = cache.through(parts, domain)
+        expected, path = everything(stored), cache.views(parts, domain)[0].path
         os.truncate(path, 1000)
-        (again,) = cache.through(layers, domain)
+        (again,) = cache.through(parts, domain)
         assert torch.equal(everything(again), expected)
 
 
 class TestRoom:
-    def test_the_size_is_told_before_it_is_made(self, cache: ActivationCache, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "candapt")
-        cache.through(layers_of(), drawings(100))
-        assert f"The cache needs 150 KiB for 100 images × 3 views in {cache.folder}." in caplog.messages
-        cache.through(layers_of(), drawings(100))
-        assert f"The cache has all that is needed in {cache.folder}." in caplog.messages
+    def test_the_size_is_known_before_it_is_made(self, cache: ActivationCache) -> None:
+        need = cache.describe_need(parts_of(), drawings(100))
+        assert need == f"The cache needs 150 KiB for 100 images × 3 views in {cache.folder}."
+        assert not cache.folder.exists()
+        cache.through(parts_of(), drawings(100))
+        need = cache.describe_need(parts_of(), drawings(100))
+        assert need == f"The cache has everything in {cache.folder}."
+        assert cache.describe_need(replace(parts_of(), frozen=None), drawings(100)) == ""
 
     def test_a_disk_without_room_is_refused(self, cache: ActivationCache, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "free")
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100_000))
         with pytest.raises(UserError, match=r"needs 150 KiB for 100 images × 3 views, but .* has only 97.7 KiB free"):
-            cache.require_room(layers_of(), drawings(100))
+            cache.require_room(parts_of(), drawings(100))
         assert not cache.folder.exists()
-        cache.require_room(layers_of(), drawings(50))
+        cache.require_room(parts_of(), drawings(50))
 
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(UserError, match=r"cannot be written .*: name another by --cache"):
-            ActivationCache(tmp_path / "file" / "cache").through(layers_of(), drawings())
+        with pytest.raises(UserError, match=r"cannot be written .*: give another folder by --cache"):
+            ActivationCache(tmp_path / "file" / "cache").through(parts_of(), drawings())
 
     def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("CANDAPT_CACHE", str(tmp_path / "own"))
@@ -270,7 +278,7 @@ class TestRoom:
 
 class TestRemoval:
     def test_an_entry_that_is_written_stays(self, cache: ActivationCache) -> None:
-        cache.through(layers_of(), drawings())
+        cache.through(parts_of(), drawings())
         (entry,) = cache.entries()
         with locked(entry.folder), pytest.raises(UserError, match="is being written"):
             cache.remove(entry)
@@ -295,20 +303,20 @@ def test_training_over_the_cache(backbone: str, finetune: str, tmp_path: Path) -
         training__steps=2,
         training__batch_size=4,
     )
-    adapted = adapt(task, settings, images=SIZE, cache=ActivationCache(tmp_path / "cache"))
-    adapted.model.save(tmp_path)
+    result = adapt(task, settings, images=SIZE, cache=ActivationCache(tmp_path / "cache"))
+    result.model.save(tmp_path)
     again = load(tmp_path).predict(task.target)
-    assert torch.equal(again.probabilities, adapted.predictions.probabilities)
-    assert torch.equal(again.features, adapted.predictions.features)
-    trained = {name.split(".")[1] for name, _ in adapted.model.layers.network.named_parameters()}
+    assert torch.equal(again.probabilities, result.predictions.probabilities)
+    assert torch.equal(again.features, result.predictions.features)
+    trained = {name.split(".")[1] for name, _ in result.model.parts.network.named_parameters()}
     assert ("layers" in trained) is (finetune == "last-stage")
 
 
 class TestCommand:
     @pytest.fixture
     def filled(self, cache: ActivationCache) -> ActivationCache:
-        cache.through(layers_of(), drawings())
-        cache.through(layers_of(NetworkSettings(backbone="small-cnn", finetune="last-stage", views=1)), drawings())
+        cache.through(parts_of(), drawings())
+        cache.through(parts_of(NetworkSettings(backbone="small-cnn", finetune="last-stage", views=1)), drawings())
         cache.entries()[0].folder.joinpath("affine-2.begun").write_bytes(b"")
         return cache
 
@@ -345,7 +353,7 @@ class TestCommand:
         [
             (("clear", "nothing"), "0 keys in"),
             (("clear", ""), "2 keys in"),
-            (("wipe",), "The action is 'wipe', but must be one of list, clear."),
+            (("wipe",), "There is no action 'wipe': choose one of list, clear."),
         ],
     )
     def test_what_is_refused(
@@ -378,6 +386,8 @@ class TestFromTheCommandLine:
         run, again = tmp_path / "run", tmp_path / "again.csv"
         assert main(["predict", str(run), str(tmp_path / "target"), "--out", str(again)]) == 0
         assert again.read_bytes() == (run / "predictions.csv").read_bytes()
+        log = (run / "log.txt").read_text()
+        assert 0 < log.index("The cache needs ") < log.index("round 1/1")
         (entries,) = {tuple(entry.views) for entry in ActivationCache(tmp_path / "cache").entries()}
         assert entries == ("evaluation", "paper-1", "paper-2")
 

@@ -1,12 +1,16 @@
 """The command line from end to end, on files as people have them, good and bad."""
 
 import csv
+import io
 import json
 import logging
 import os
+import re
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,12 +19,18 @@ from PIL import Image
 
 import candapt
 from candapt import DomainAdaptationClassifier
-from candapt.cli import main
-from candapt.cli.entry import COMMANDS
+from candapt.benchmark.suites import SUITES
+from candapt.commands import COMMANDS
+from candapt.commands.adapt import AdaptOptions
+from candapt.commands.adapt import parse as parse_adapt
+from candapt.commands.main import main
+from candapt.commands.parser import Parser, flags_of, parse_options, positional, required, switch
 from candapt.data.domains import Domain
+from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.presets import PRESETS, make_settings
-from candapt.runs import describe_settings
+from candapt.settings import setting
+from candapt.storage.runs import describe_settings
 from tests.toy import QUICK, Toy
 
 FLAGS = [word for name, value in (QUICK | {"report": False}).items() for word in (f"--{name}", str(value))]
@@ -74,7 +84,7 @@ def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Refused:
         assert out == ""
         assert err.startswith("candapt: ")
         assert err.count("\n") == 1
-        assert err.endswith((".\n", "…\n"))
+        assert err.endswith((".\n", "?\n", "…\n"))
         assert "Traceback" not in err
         assert snapshot(tmp_path) == before
         return err.removeprefix("candapt: ").strip()
@@ -136,8 +146,8 @@ class TestAdapt:
     def test_the_model_predicts_as_the_run_did(self, finished: Path, toy: Toy) -> None:
         model = candapt.load(finished)
         predictions = model.predict(Domain(toy.target_x))
-        told = [row["label"] for row in rows(finished / "predictions.csv")]
-        assert [model.classes[label] for label in predictions.labels] == told
+        labels = [row["label"] for row in rows(finished / "predictions.csv")]
+        assert [model.classes[label] for label in predictions.labels] == labels
 
     def test_the_estimator_says_the_same(self, finished: Path, toy: Toy) -> None:
         model = DomainAdaptationClassifier(settings=QUICK).fit(toy.source_x, toy.source_y, target=toy.target_x)
@@ -165,7 +175,7 @@ class TestAdapt:
         assert candapt.load(out).classes == tuple(names)
         assert {row["label"] for row in rows(out / "predictions.csv")} <= set(names)
 
-    def test_a_round_without_a_confident_class_is_told(
+    def test_a_round_without_a_confident_class_is_reported(
         self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         out = adapt(data / "source.npz", data / "target.npz", tmp_path / "run", "--can.max_distance", 1e-9)
@@ -182,7 +192,7 @@ class TestAdapt:
             for kind in ("paper", "none")
         ]
         tables = [(out / "predictions.csv").read_bytes() for out in runs]
-        assert tables[0] != tables[1]  # the choice is heard
+        assert tables[0] != tables[1]  # the choice has an effect
         assert json.loads((runs[0] / "model.json").read_text())["network"]["backbone"] == "small-cnn"
         run("predict", runs[0], tmp_path / "target.npz", "--out", tmp_path / "again.csv")
         assert (tmp_path / "again.csv").read_bytes() == tables[0]
@@ -250,10 +260,70 @@ class TestConfiguration:
     def test_flags_and_python_have_the_same_defaults(
         self, monkeypatch: pytest.MonkeyPatch, preset: str, method: str
     ) -> None:
-        jobs: list[Any] = []
-        monkeypatch.setattr("candapt.commands.adapt.adapt", lambda job, out, **_: jobs.append(job))
+        asked: list[AdaptOptions] = []
+        monkeypatch.setattr("candapt.commands.adapt.run", asked.append)
         run("adapt", "a.npz", "b.npz", "--method", method, "--preset", preset, "--out", "run")
-        assert describe_settings(jobs[0].settings) == describe_settings(make_settings(method, preset=preset))
+        assert describe_settings(asked[0].settings) == describe_settings(make_settings(method, preset=preset))
+
+    def test_flags_override_the_file_and_that_the_preset(self, tmp_path: Path) -> None:
+        text = "preset: paper\nrounds: 7\ncan: {weight: 0.5, samples: 4}\n"
+        (tmp_path / "config.yaml").write_text(text)
+        words = ["a", "b", "--config", str(tmp_path / "config.yaml"), "--can.samples", "5"]
+        settings = parse_adapt(words).settings
+        own = settings.method_settings
+        assert (settings.rounds, own.weight, own.samples) == (7, 0.5, 5)
+        assert (own.unit_centers, settings.training.schedule) == (True, "progress")  # the paper's
+        settings = parse_adapt([*words, "--preset", "official"]).settings
+        own = settings.method_settings
+        assert (settings.rounds, own.weight, own.samples) == (7, 0.5, 5)
+        assert (own.unit_centers, settings.training.schedule) == (False, "iteration")  # the authors' code
+
+    def test_settings_of_other_methods_in_a_file_are_ignored(self, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("can: {weight: 0.5}\ndan: {weight: 0.7}\nmcd:\n")
+        words = ["a", "b", "--config", str(tmp_path / "config.yaml"), "--method"]
+        assert [parse_adapt([*words, name]).settings.method_settings.weight for name in ("can", "dan")] == [0.5, 0.7]
+
+
+class TestWithoutAFolder:
+    """`candapt adapt SOURCE TARGET` chooses where to write."""
+
+    def test_each_run_gets_a_new_folder(
+        self, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        shown = []
+        for _ in range(2):
+            run("adapt", data / "source.npz", data / "target.npz", *FLAGS)
+            shown += re.findall(r"^Run folder: (.+)$", capsys.readouterr().err, re.MULTILINE)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
+        assert sorted(shown) == sorted(str(Path("runs", entry.name)) for entry in Path("runs").iterdir())
+        assert len(set(shown)) == 2
+        for folder in map(Path, shown):
+            assert re.fullmatch(r"can-\d{8}-\d{6}(-\d)?", folder.name)
+            assert (folder / "predictions.csv").read_bytes() == (finished / "predictions.csv").read_bytes()
+            assert f"Run folder: {folder}" in (folder / "log.txt").read_text()
+
+    def test_the_method_is_in_its_name(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        run("adapt", data / "source.npz", data / "target.npz", *FLAGS, "--method", "source-only")
+        (folder,) = Path("runs").iterdir()
+        assert folder.name.startswith("source-only-")
+
+    def test_bad_input_creates_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert "There is no file 'a.npz'" in refused("adapt", "a.npz", "b.npz")
+
+    def test_who_interrupts_it_learns_how_to_continue(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("candapt.commands.adapt._train", interrupt)
+        assert main(["adapt", str(data / "source.npz"), str(data / "target.npz"), *FLAGS]) == 130
+        (folder,) = Path("runs").iterdir()
+        assert f"stopped; continue with: candapt adapt --out {folder} --resume." in capsys.readouterr().err
 
 
 class TestOracle:
@@ -264,11 +334,11 @@ class TestOracle:
     def test_predictions_are_the_same_without(self, data: Path, tmp_path: Path, method: str, labels: str) -> None:
         files = data / "source.npz", data / "target.npz"
         without = adapt(*files, tmp_path / "without", "--method", method)
-        told = adapt(*files, tmp_path / "told", "--method", method, "--target-labels", data / labels)
+        given = adapt(*files, tmp_path / "given", "--method", method, "--target-labels", data / labels)
         for name in ("predictions.csv", "model.safetensors", "model.json"):
-            assert (told / name).read_bytes() == (without / name).read_bytes()
+            assert (given / name).read_bytes() == (without / name).read_bytes()
         for name in ("metrics.jsonl", "summary.json"):
-            contents = [self.without_oracle(folder / name) for folder in (told, without)]
+            contents = [self.without_oracle(folder / name) for folder in (given, without)]
             assert contents[0] == contents[1]
 
     @classmethod
@@ -279,14 +349,14 @@ class TestOracle:
         )
 
     @classmethod
-    def cleaned(cls, told: Any) -> Any:
-        if isinstance(told, list):
-            return [cls.cleaned(item) for item in told]
-        if isinstance(told, dict):
-            return {k: cls.cleaned(v) for k, v in told.items() if "oracle" not in k and k != "seconds"}
-        return told
+    def cleaned(cls, content: Any) -> Any:
+        if isinstance(content, list):
+            return [cls.cleaned(item) for item in content]
+        if isinstance(content, dict):
+            return {k: cls.cleaned(v) for k, v in content.items() if "oracle" not in k and k != "seconds"}
+        return content
 
-    def test_what_it_tells_is_true(self, data: Path, toy: Toy, tmp_path: Path) -> None:
+    def test_its_figures_are_true(self, data: Path, toy: Toy, tmp_path: Path) -> None:
         out = adapt(data / "source.npz", data / "target.npz", tmp_path / "run", "--target-labels", data / "labels.csv")
         predicted = [int(row["label"]) for row in rows(out / "predictions.csv")]
         accuracy = float(np.mean(np.array(predicted) == toy.target_y))
@@ -398,7 +468,7 @@ class TestEvaluate:
 
 
 class TestImages:
-    """Folders of small grey images, with names that files may have."""
+    """Folders of small gray images, with names that files may have."""
 
     NAMES = ("plain.png", "mit, Komma.png", "zwei\nZeilen.png", "日本/é.png", 'sub "q"/x.png', " space .png")
 
@@ -569,6 +639,7 @@ class TestBadData:
         ("network", "sentence"),
         [
             (("--network.backbone", "nope"), "There is no backbone named 'nope'"),
+            (("--backbone", "resnet5"), "There is no backbone named 'resnet5'"),
             (("--network.weights", "nowhere.pth"), "does not exist"),
             (("--network.backbone", "small-cnn"), "small-cnn takes images with 1 channel(s), but the samples have 3"),
         ],
@@ -577,10 +648,17 @@ class TestBadData:
         words = refused("adapt", files / "color.npz", files / "color.npz", "--out", files / "run", *network)
         assert sentence in words
 
+    @pytest.mark.parametrize(("name", "meant"), [("resnet5", "resnet50"), ("smal-cnn", "small-cnn")])
+    def test_misspelled_backbones(self, files: Path, refused: Refused, name: str, meant: str) -> None:
+        data = files / "color.npz", files / "color.npz"
+        words = refused("adapt", *data, "--out", files / "run", "--backbone", name)
+        assert "did you mean" in words
+        assert meant in words.partition("did you mean")[2]
+
     @pytest.mark.parametrize(
         ("out", "sentence"),
         [
-            ("file", "cannot be written"),
+            ("file", "is not a folder"),
             ("file/run", "cannot be written below"),
             ("file/deep/run", "cannot be written below"),
             ("single", "already holds files"),
@@ -610,16 +688,29 @@ class TestBadWords:
     @pytest.mark.parametrize(
         ("flags", "sentence"),
         [
-            (("--method", "nope"), "--method is 'nope', but must be one of source-only, "),
-            (("--preset", "nope"), "--preset is 'nope', but must be one of default, paper, official."),
-            (("--nope", "3"), "'--nope 3' is not understood"),
-            (("--training.nope", "3"), "'--training.nope 3' is not understood"),
-            (("more",), "'more' is not understood"),
+            (("--method", "nope"), "There is no method 'nope': choose one of source-only, "),
+            (("--method", "cann"), "There is no method 'cann': did you mean 'can'?"),
+            (("--preset", "nope"), "There is no preset 'nope': choose one of default, paper, official."),
+            (("--preset", "papr"), "There is no preset 'papr': did you mean 'paper'?"),
+            (("--nope", "3"), "'--nope' is not an option"),
+            (("--xyzzy", "3"), "'--xyzzy' is not an option: `candapt adapt --help` lists them."),
+            (("--training.nope", "3"), "'--training.nope' is not an option"),
+            (("--learning-rate", "3"), "'--learning-rate' is not an option: did you mean `--training.learning_rate`?"),
+            (("--learning_rate=3",), "'--learning_rate' is not an option: did you mean `--training.learning_rate`?"),
+            (("--weight", "3"), "did you mean `--can.weight`?"),
+            (("--method", "dan", "--weigth", "3"), "did you mean `--dan.weight`?"),
+            (("--can.weigth", "3"), "did you mean `--can.weight`?"),
+            (("--metod", "can"), "did you mean `--method`?"),
+            (("--backbon", "resnet50"), "did you mean `--backbone`?"),
+            (("-rounds", "3"), "'-rounds' is not an option: did you mean `--rounds`?"),
+            (("--no-report",), "'--no-report' is not an option: did you mean `--report`?"),
+            (("--source", "a.npz"), "'--source' is not an option: give SOURCE without a flag before it."),
+            (("more",), "'more' is one argument too many"),
             (("--rounds", "many"), "rounds must be a whole number, not 'many'."),
             (("--rounds", "1.5"), "rounds must be a whole number, not '1.5'."),
             (("--seed", ""), "seed must be a whole number, not ''."),
             (("--can.weight", "[1"), "can.weight must be a number, not '[1'."),
-            (("--training.steps", "few"), "training.steps must be a whole number, not 'few'."),
+            (("--training.steps", "few"), "training.steps must be a whole number or null, not 'few'."),
             (("--training.nesterov", "3"), "training.nesterov must be true or false, not '3'."),
             (("--training.schedule", "x"), "training.schedule must be progress or iteration or constant, not 'x'."),
             (("--training.accelerator", "tpux"), "training.accelerator must be auto or cpu or cuda or mps"),
@@ -627,10 +718,15 @@ class TestBadWords:
             (("--rounds", "0"), "rounds is 0, but must be at least 1."),
             (("--training.batch_size", "1"), "training.batch_size is 1, but must be at least 2."),
             (("--training.steps", "-1"), "training.steps is -1, but must be at least 1."),
-            (("--method", "source-only", "--can.weight", "1"), "'--can.weight 1' is not understood"),
-            (("--rounds",), "expected one argument"),
-            (("--config",), "expected one argument"),
-            (("--method",), "expected one argument"),
+            (("--method", "source-only", "--can.weight", "1"), "--can.weight is a setting of can, but the method is"),
+            (("--can.weight", "1", "--method", "dan"), "--can.weight is a setting of can, but the method is dan"),
+            (("--rounds",), "--rounds needs a value"),
+            (("--config",), "--config needs a value"),
+            (("--method",), "--method needs a value"),
+            (("--rounds", "--method", "can"), "--rounds needs a value"),
+            (("--cache", "--help"), "--cache needs a value"),
+            (("--select", "entropy"), "select is 'entropy', a score that was removed: use information instead."),
+            (("--checkpoint-minutes", "-1"), "--checkpoint-minutes is -1.0, but must be at least 0."),
             (("--config", "nowhere.yaml"), "The configuration 'nowhere.yaml' cannot be read"),
         ],
     )
@@ -647,13 +743,13 @@ class TestBadWords:
             ("- 1\n", "must hold settings by name"),
             ("", "must hold settings by name"),
             ("text", "must hold settings by name"),
-            ("sourc: a.npz", "'sourc' is not understood"),
-            ("training: {stepz: 3}", "'training.stepz' is not understood"),
-            ("can: {nope: 3}", "'can.nope' is not understood"),
-            ("method: nope", "--method is 'nope'"),
-            ("method: [can]", "--method is ['can']"),
-            ("method: 3", "--method is 3"),
-            ("preset: {a: b}", "--preset is {'a': 'b'}"),
+            ("sourc: a.npz", "'sourc' in the configuration is not a setting"),
+            ("training: {stepz: 3}", "'training.stepz' in the configuration is not a setting"),
+            ("can: {nope: 3}", "'can.nope' in the configuration is not a setting"),
+            ("method: nope", "There is no method 'nope'"),
+            ("method: [can]", "There is no method \"['can']\""),
+            ("method: 3", "There is no method '3'"),
+            ("preset: {a: b}", "There is no preset \"{'a': 'b'}\""),
             ("rounds: many", "rounds must be a whole number, not 'many'."),
             ("training: {steps: [1, 2]}", "training.steps must be a whole number"),
             ("rounds: 2020-01-01", "rounds must be a whole number"),
@@ -668,6 +764,18 @@ class TestBadWords:
         )
         assert sentence in words
 
+    @pytest.mark.parametrize("command", ["adapt", "tune"])
+    @pytest.mark.parametrize("name", ["config", "out", "cache", "resume", "force"])
+    def test_a_configuration_cannot_choose_where_to_write(
+        self, data: Path, tmp_path: Path, refused: Refused, name: str, command: str
+    ) -> None:
+        (tmp_path / "config.yaml").write_text(f"{name}: {tmp_path / 'elsewhere'}\n")
+        words = refused(
+            *(command, data / "source.npz", data / "target.npz"),
+            *("--config", tmp_path / "config.yaml", "--out", tmp_path / "run"),
+        )
+        assert f"{name!r} is not for a configuration file: give it as a flag" in words
+
     def test_a_configuration_that_is_no_text(self, data: Path, tmp_path: Path, refused: Refused) -> None:
         (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\x00rounds")
         words = refused(
@@ -681,11 +789,21 @@ class TestBadWords:
         [
             (("adapt", "--out", "run"), "SOURCE is missing"),
             (("adapt", "a.npz", "--out", "run"), "TARGET is missing"),
-            (("adapt", "a.npz", "b.npz"), "out"),
-            (("predict", "run"), "input"),
-            (("evaluate",), "run"),
+            (("adapt", "--resume"), "--out is missing"),
+            (("tune", "a.npz", "b.npz"), "--out is missing"),
+            (("predict", "run"), "INPUT is missing"),
+            (("predict", "run", "a.npz"), "--out is missing"),
+            (("evaluate",), "RUN is missing"),
+            (("report",), "RUNS is missing"),
+            (("embed", "photos"), "--out is missing"),
+            (("benchmark",), "SUITE is missing: give one of demo, "),
+            (("benchmark", "office31"), "--out is missing"),
             (("nope",), "There is no command 'nope': choose one of demo, adapt, predict, evaluate"),
             (("--nope",), "There is no command '--nope'"),
+            (("adpt",), "There is no command 'adpt': did you mean 'adapt'?"),
+            (("Predict",), "There is no command 'Predict': did you mean 'predict'?"),
+            (("benchmark", "ofice31"), "There is no suite 'ofice31': did you mean 'office31'?"),
+            (("cache", "clean"), "There is no action 'clean': did you mean 'clear'?"),
         ],
     )
     def test_missing_words(self, refused: Refused, words: tuple[str, ...], sentence: str) -> None:
@@ -702,6 +820,260 @@ class TestBadWords:
         assert "[red]x[/red]" in refused("adapt", "[red]x[/red]", "b.npz", "--out", tmp_path / "run")
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of a command that is not there."""
+
+    first: Path = positional()
+    """First path."""
+    out: Path = required()
+    """File to write."""
+    second: Path | None = positional(None)
+    """Second path."""
+    count: int = 3
+    """How many."""
+    limit: int | None = None
+    """How many at most."""
+    rate: float = setting(0.5, alias="speed")
+    """How fast."""
+    kind: Literal["plain", "fancy"] = "plain"
+    """How pretty."""
+    label: str = "a-b"
+    """What it is called."""
+    place: Path | None = None
+    """Where it is."""
+    report_twice: bool = True
+    """Say it again."""
+    strict: bool = switch()
+    """Stop at once."""
+
+
+PARSER = Parser("predict", flags_of(Options))
+
+
+class TestParser:
+    """The arguments of a command, whatever it is."""
+
+    @staticmethod
+    def values(*words: str) -> dict[str, Any]:
+        return PARSER.parse(["a", *words]).values
+
+    def test_only_what_is_given_has_a_value(self) -> None:
+        assert self.values() == {"first": Path("a")}
+        assert self.values("--count", "3") == {"first": Path("a"), "count": 3}
+
+    @pytest.mark.parametrize(
+        ("words", "value"),
+        [
+            (("--strict",), True),
+            (("--strict", "true"), True),
+            (("--strict", "Yes"), True),
+            (("--strict=true",), True),
+            (("--strict", "false"), False),
+            (("--strict", "no"), False),
+            (("--strict=False",), False),
+            (("--no-strict",), False),
+            (("--no_strict",), False),
+            (("--strict", "--no-strict"), False),
+            (("--no-strict", "--strict"), True),
+        ],
+    )
+    def test_switches(self, words: tuple[str, ...], value: bool) -> None:
+        assert self.values(*words) == {"first": Path("a"), "strict": value}
+        assert self.values(*words, "b") == {"first": Path("a"), "second": Path("b"), "strict": value}
+
+    def test_a_path_is_not_the_value_of_a_switch(self) -> None:
+        given = PARSER.parse(["--strict", "run", "photos"]).values
+        assert given == {"first": Path("run"), "second": Path("photos"), "strict": True}
+
+    @pytest.mark.parametrize(
+        ("words", "name", "value"),
+        [
+            (("--count", "7"), "count", 7),
+            (("--count=-7",), "count", -7),
+            (("--count", "-7"), "count", -7),
+            (("--limit", "7"), "limit", 7),
+            (("--limit", "null"), "limit", None),
+            (("--rate", "1e-3"), "rate", 0.001),
+            (("--rate", "2"), "rate", 2.0),
+            (("--rate", "-.5"), "rate", -0.5),
+            (("--speed", "2"), "rate", 2.0),
+            (("--speed=2",), "rate", 2.0),
+            (("--kind", "fancy"), "kind", "fancy"),
+            (("--label", "null"), "label", "null"),
+            (("--label=",), "label", ""),
+            (("--label=a=b",), "label", "a=b"),
+            (("--label=--count",), "label", "--count"),
+            (("--label", "-"), "label", "-"),
+            (("--place", "null"), "place", None),
+            (("--place", "./null"), "place", Path("null")),
+            (("--place", "3"), "place", Path("3")),
+            (("--out", "[a, b]: {c}"), "out", Path("[a, b]: {c}")),
+            (("--report_twice", "false"), "report_twice", False),
+            (("--report-twice", "yes"), "report_twice", True),
+            (("--count", "1", "--count", "2"), "count", 2),
+        ],
+    )
+    def test_values(self, words: tuple[str, ...], name: str, value: Any) -> None:
+        given = self.values(*words)
+        assert given == {"first": Path("a"), name: value}
+        assert type(given[name]) is type(value)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("a", "b", "--count", "3", "--strict"),
+            ("--count", "3", "a", "--strict", "b"),
+            ("a", "--strict", "--count=3", "b"),
+            ("--strict", "a", "b", "--count", "3"),
+        ],
+    )
+    def test_paths_may_stand_anywhere(self, words: tuple[str, ...]) -> None:
+        assert PARSER.parse(words).values == {"first": Path("a"), "second": Path("b"), "count": 3, "strict": True}
+
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (("--count", "many"), "--count must be a whole number, not 'many'."),
+            (("--count", "1.0"), "--count must be a whole number, not '1.0'."),
+            (("--count", ""), "--count must be a whole number, not ''."),
+            (("--count", "null"), "--count must be a whole number, not 'null'."),
+            (("--count", "9" * 20), f"--count must be a whole number, not '{'9' * 20}'."),
+            (("--limit", "many"), "--limit must be a whole number or null, not 'many'."),
+            (("--rate", "fast"), "--speed must be a number, not 'fast'."),
+            (("--rate", "nan"), "--speed must be a number, not 'nan'."),
+            (("--rate", "-inf"), "--speed must be a number, not '-inf'."),
+            (("--kind", "Plain"), "--kind must be plain or fancy, not 'Plain'."),
+            (("--report_twice", "3"), "--report-twice must be true or false, not '3'."),
+            (("--strict=maybe",), "--strict must be true or false, not 'maybe'."),
+            (("--count",), "--count needs a value; `candapt predict --help` explains it."),
+            (("--count", "--strict"), "--count needs a value; `candapt predict --help` explains it."),
+            (("--out", "--help"), "--out needs a value; `candapt predict --help` explains it."),
+            (("--cuont", "3"), "'--cuont' is not an option: did you mean `--count`?"),
+            (("--cuont=3",), "'--cuont' is not an option: did you mean `--count`?"),
+            (("--report-twise", "3"), "'--report-twise' is not an option: did you mean `--report-twice`?"),
+            (("--xyzzy",), "'--xyzzy' is not an option: `candapt predict --help` lists them."),
+            (("-c", "3"), "'-c' is not an option: `candapt predict --help` lists them."),
+            (("--",), "'--' is not an option: `candapt predict --help` lists them."),
+            (("--no-count",), "'--no-count' is not an option: did you mean `--count`?"),
+            (("--no-strict=true",), "'--no-strict' is not an option: did you mean `--strict`?"),
+            (("--first", "b"), "'--first' is not an option: give FIRST without a flag before it."),
+            (("b", "c"), "'c' is one argument too many: `candapt predict --help` lists them."),
+        ],
+    )
+    def test_refusals(self, words: tuple[str, ...], sentence: str) -> None:
+        with pytest.raises(UserError) as caught:
+            self.values(*words)
+        assert str(caught.value) == sentence
+
+    def test_long_values_are_cut(self) -> None:
+        for words in (("--count", "x" * 500), (f"--{'x' * 500}",), ("b", "x" * 500)):
+            with pytest.raises(UserError) as caught:
+                self.values(*words)
+            assert len(str(caught.value)) < 200
+
+    def test_what_is_required(self) -> None:
+        with pytest.raises(UserError, match="FIRST is missing; `candapt predict --help` explains it"):
+            PARSER.parse(["--count", "3"])
+        with pytest.raises(UserError, match="--out is missing; `candapt predict --help` explains it"):
+            parse_options(Options, "predict", ["a"])
+        assert parse_options(Options, "predict", ["a", "--out", "b"]) == Options(Path("a"), out=Path("b"))
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            ({"count": 5}, {"count": 5}),
+            ({"count": "5"}, {"count": 5}),
+            ({"limit": None}, {"limit": None}),
+            ({"rate": 2}, {"rate": 2.0}),
+            ({"rate": "1e-3"}, {"rate": 0.001}),  # a text by the rules of YAML
+            ({"strict": True}, {"strict": True}),
+            ({"place": "b.npz"}, {"place": Path("b.npz")}),
+            ({"group": None}, {}),
+            ({"mine": {"a": 3}, "out": 4}, {}),
+        ],
+    )
+    def test_configurations(self, content: dict[str, Any], expected: dict[str, Any]) -> None:
+        values = PARSER.from_config(content, lambda name: name in ("mine", "out"))
+        assert values == expected
+        assert all(type(values[name]) is type(expected[name]) for name in expected)
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            ({"count": 1.5}, "count must be a whole number, not '1.5'."),
+            ({"count": True}, "count must be a whole number, not 'true'."),
+            ({"count": None}, "count must be a whole number, not 'null'."),
+            ({"count": [1]}, "count must be a whole number, not '[1]'."),
+            ({"rate": float("nan")}, "rate must be a number, not 'nan'."),
+            ({"place": 3}, "place must be a path or null, not '3'."),
+            ({"label": 3}, "label must be text, not '3'."),
+            ({"kind": "pretty"}, "kind must be plain or fancy, not 'pretty'."),
+            ({"nope": 3}, "'nope' in the configuration is not a setting: `candapt predict --help` lists them."),
+            (
+                {"count": {"a": 3}},
+                "'count.a' in the configuration is not a setting: `candapt predict --help` lists them.",
+            ),
+            ({"speed": 3}, "'speed' in the configuration is not a setting: `candapt predict --help` lists them."),
+        ],
+    )
+    def test_bad_configurations(self, content: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(UserError) as caught:
+            PARSER.from_config(content, lambda name: False)
+        assert str(caught.value) == sentence
+
+    def test_help(self) -> None:
+        assert PARSER.parse(["--count", "3", "-h", "a", "b", "c"]).wants_help
+        text = PARSER.help({"count": 9}, lambda name: name == "label")
+        assert text.startswith(f"usage: candapt predict FIRST [SECOND] [options]\n\n{COMMANDS['predict']}\n")
+        entries = dict(re.findall(r"^  (\S.*)\n      (.*)$", text, re.MULTILINE))
+        assert entries == {
+            "FIRST": "First path.",
+            "SECOND": "Second path.",
+            "--out PATH": "File to write.",
+            "--count NUMBER": "How many. (default: 9)",
+            "--limit NUMBER": "How many at most.",
+            "--speed, --rate NUMBER": "How fast. (default: 0.5)",
+            "--kind {plain,fancy}": "How pretty. (default: plain)",
+            "--place PATH": "Where it is.",
+            "--report-twice true|false": "Say it again. (default: true)",
+            "--strict": "Stop at once.",
+            "--help": "Show this text.",
+        }
+
+
+class TestSpellings:
+    """The flags of settings have short names, and dashes are as good as underscores."""
+
+    @pytest.mark.parametrize(
+        ("words", "name", "value"),
+        [
+            (("--backbone", "resnet18"), "network.backbone", "resnet18"),
+            (("--network.backbone", "resnet18"), "network.backbone", "resnet18"),
+            (("--weights=a.safetensors",), "network.weights", Path("a.safetensors")),
+            (("--finetune", "last-stage"), "network.finetune", "last-stage"),
+            (("--on-nonfinite", "skip"), "training.on_nonfinite", "skip"),
+            (("--on_nonfinite=skip",), "training.on_nonfinite", "skip"),
+            (("--training.on_nonfinite", "skip"), "training.on_nonfinite", "skip"),
+            (("--training.learning-rate", "0.5"), "training.learning_rate", 0.5),
+            (("--training.steps", "null"), "training.steps", None),
+            (("--method", "can-intra", "--can-intra.weight", "0.5"), "can-intra.weight", 0.5),
+            (("--method", "can-intra", "--can_intra.max_distance", "0.5"), "can-intra.max_distance", 0.5),
+            (("--can.max_distance=0.5", "--method=can"), "can.max_distance", 0.5),
+        ],
+    )
+    def test_settings(self, words: tuple[str, ...], name: str, value: Any) -> None:
+        assert parse_adapt(["a", *words, "b"]).settings.value(name) == value
+
+    def test_other_options(self) -> None:
+        words = ["a", "b", "--target_labels", "c.csv", "--checkpoint-minutes", "0", "--no-strict", "--images.size=32"]
+        options = parse_adapt([*words, "--baseline", "false", "--out", "run", "--seed", "7"])
+        assert (options.source, options.target, options.out) == (Path("a"), Path("b"), Path("run"))
+        assert (options.target_labels, options.checkpoint_minutes, options.images.size) == (Path("c.csv"), 0, 32)
+        assert (options.strict, options.baseline, options.report, options.settings.seed) == (False, False, True, 7)
+        assert parse_adapt(["a", "b"]).out is None
+
+
 class TestHelp:
     @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
     def test_overview(self, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -713,19 +1085,72 @@ class TestHelp:
         run(word)
         assert capsys.readouterr().out.startswith("candapt ")
 
-    @pytest.mark.parametrize("command", ["demo", "adapt", "predict", "evaluate", "tune"])
-    def test_commands(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    @staticmethod
+    def help(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+        """What a command prints for --help, with single spaces."""
+        capsys.readouterr()
         with pytest.raises(SystemExit) as leaving:
-            main([command, "--help"])
+            main([*map(str, words), "--help"])
         assert leaving.value.code == 0
-        assert "--out" in capsys.readouterr().out
+        out, err = capsys.readouterr()
+        assert err == ""
+        return " ".join(out.split())
+
+    @pytest.mark.parametrize(
+        ("command", "flag"),
+        [
+            *((name, "--out PATH") for name in ("demo", "adapt", "predict", "evaluate", "report", "tune", "embed")),
+            ("cache", "--cache PATH"),
+            ("benchmark", "--out PATH"),
+        ],
+    )
+    def test_commands(self, command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+        text = self.help(capsys, command)
+        assert text.startswith(f"usage: candapt {command} ")
+        assert flag in text
 
     def test_settings_have_their_sentences(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit):
-            main(["adapt", "--help"])
-        told = " ".join(capsys.readouterr().out.split())
-        assert "Weight of the discrepancy beside the source cross" in told
-        assert "Initial learning rate of pretrained layers" in told
+        text = self.help(capsys, "adapt")
+        assert "Weight of the discrepancy beside the source cross" in text
+        assert "Initial learning rate of pretrained layers" in text
+
+    def test_the_chosen_methods_flags_are_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "config.yaml").write_text("method: mcd\n")
+        for method, words in (
+            ("can", ()),
+            ("dan", ("--method", "dan")),
+            ("mcd", ("--config", tmp_path / "config.yaml")),
+        ):
+            text = self.help(capsys, "adapt", *words)
+            assert {name for name in METHODS if f"--{name}." in text} == {method}
+
+    def test_the_presets_defaults_are_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for preset, *figures in (("default", 20, 0.5, "auto"), ("paper", 50, 0.0, "running")):
+            text = self.help(capsys, "adapt", "--preset", preset)
+            assert f"--rounds NUMBER Maximum number of rounds. (default: {figures[0]})" in text
+            for flag, value in zip(("--network.dropout", "--training.statistics"), figures[1:], strict=True):
+                assert text.partition(f"{flag} ")[2].partition("(default: ")[2].startswith(f"{value})")
+
+    def test_a_benchmark_lists_its_choices(self, capsys: pytest.CaptureFixture[str]) -> None:
+        text = self.help(capsys, "benchmark", "--methods", "dan,mcd")
+        assert ", ".join(SUITES) in text
+        assert ", ".join(METHODS) in text
+        assert {name for name in METHODS if f"--{name}." in text} == {"dan", "mcd"}
+
+    @pytest.mark.parametrize("words", [("--help",), ("--version",), ("cache", "--help"), ("adapt", "--help")])
+    def test_a_reader_may_close_its_end(self, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        """As `head` does."""
+
+        class Closed(io.StringIO):
+            def write(self, text: str) -> int:
+                raise BrokenPipeError
+
+        monkeypatch.setattr(sys, "stdout", Closed())
+        try:
+            code = main(words)
+        except SystemExit as leaving:
+            code = leaving.code
+        assert code == 0
 
     def test_an_interruption_is_no_error_message(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -733,7 +1158,7 @@ class TestHelp:
         def interrupt(arguments: list[str]) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setitem(COMMANDS, "adapt", interrupt)
+        monkeypatch.setattr("candapt.commands.adapt.main", interrupt)
         assert main(["adapt"]) == 130
         assert capsys.readouterr().err == "candapt: stopped.\n"
 

@@ -7,28 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from candapt import demo as demonstration
 from candapt.adaptation import adapt
-from candapt.cli import main
-from candapt.data.digits import handwritten_digits, rendered_digits
+from candapt.benchmark.suites import SUITES
+from candapt.commands import demo
+from candapt.commands.main import main
+from candapt.data import digits
+from candapt.data.digits import enlarge, handwritten_digits, rendered_digits
 from candapt.data.domains import Domain, Task
 from candapt.data.features import array_samples, labeled_arrays
 from candapt.presets import make_settings
-from candapt.settings import Settings
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demonstration with few digits and next to no training."""
-    settings_for, (x, y) = demonstration.settings_for, handwritten_digits()
-
-    def few_steps(method: str, seed: int) -> Settings:
-        settings = settings_for(method, seed)
-        return replace(settings, rounds=2, training=replace(settings.training, steps=2))
-
-    monkeypatch.setattr(demonstration, "settings_for", few_steps)
-    monkeypatch.setattr(demonstration, "RENDERED", 80)
-    monkeypatch.setattr(demonstration, "handwritten_digits", lambda: (x[:60], y[:60]))
+    x, y = handwritten_digits()
+    monkeypatch.setitem(SUITES, "demo", replace(SUITES["demo"], changes={"rounds": 2, "training.steps": 2}))
+    monkeypatch.setattr(digits, "RENDERED", 80)
+    for module in (demo, digits):
+        monkeypatch.setattr(module, "handwritten_digits", lambda: (x[:60], y[:60]))
 
 
 @pytest.mark.usefixtures("short")
@@ -72,8 +69,8 @@ class TestShort:
 
 def test_images_are_enlarged_to_values_from_zero_to_one() -> None:
     x, _ = handwritten_digits()
-    large = demonstration.enlarge(x[:20])
-    assert large.shape == (20, demonstration.SIDE, demonstration.SIDE)
+    large = enlarge(x[:20])
+    assert large.shape == (20, digits.SIDE, digits.SIDE)
     assert large.dtype == np.float32
     assert 0 <= large.min() < large.max() <= 1
 
@@ -81,8 +78,8 @@ def test_images_are_enlarged_to_values_from_zero_to_one() -> None:
 def test_can_beats_source_only_on_digits() -> None:
     """A sixth of the demonstration's work; the gap is smaller than there, but clear."""
     (source_x, source_y), (target_x, target_y) = rendered_digits(500, 0), handwritten_digits()
-    target = Domain(array_samples(demonstration.enlarge(target_x[:600])))
-    task = Task(labeled_arrays(demonstration.enlarge(source_x), source_y, where="the digits"), target)
+    target = Domain(array_samples(enlarge(target_x[:600])))
+    task = Task(labeled_arrays(enlarge(source_x), source_y, where="the digits"), target)
     changes = {
         "rounds": 7,
         "training.steps": 20,

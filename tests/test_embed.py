@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.data.images import image_domain
-from candapt.data.transforms import ImageSettings
 from candapt.network.backbones import build_backbone, input_settings
+from candapt.settings import ImageSettings
 from tests.images import write_photos, write_weights
 from tests.test_cli import FLAGS
 
@@ -78,9 +78,9 @@ def test_what_is_refused(
     (tmp_path / "there.npz").write_bytes(b"")
     before = sorted(tmp_path.rglob("*"))
     assert main(["embed", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert message.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -73,7 +73,7 @@ class TestFit:
         assert np.array_equal(numbers.predict_proba(toy.target_x), names.predict_proba(toy.target_x))
 
     @pytest.mark.parametrize("shape", [(40, 12, 12), (40, 1, 12, 12)])
-    def test_small_grey_images(self, shape: tuple[int, ...]) -> None:
+    def test_small_gray_images(self, shape: tuple[int, ...]) -> None:
         images = np.random.default_rng(0).random(shape)
         model = quick(settings={"training.steps": 2}).fit(images, np.arange(40) % 2, target=images[:30])
         assert model.predict(images[:5]).shape == (5,)
@@ -125,8 +125,8 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"method": "nope"}, "There is no 'nope'"),
-            ({"preset": "nope"}, "There is no 'nope'"),
+            ({"method": "nope"}, "There is no method 'nope'"),
+            ({"preset": "nope"}, "There is no preset 'nope'"),
             ({"settings": {"nope": 1}}, "There is no setting 'nope'"),
             ({"rounds": 0}, "rounds is 0, but must be at least 1"),
         ],

@@ -10,13 +10,13 @@ import torch
 from safetensors import safe_open
 
 import candapt
-from candapt.adaptation import Adapted, adapt
+from candapt.adaptation import Result, adapt
 from candapt.clustering import Clusters
 from candapt.data.domains import Domain, LabeledDomain, Side, Task
 from candapt.data.features import labeled_arrays
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.model import Predictions, load, reach_of
+from candapt.settings import ImageSettings
 from tests.toy import Toy, make_toy, quick_settings
 
 HARD_NAMES = ("zebra, striped", "Fahrräder\n2", 'a "quoted" one', "caf\udce9")
@@ -29,15 +29,15 @@ def toy() -> Toy:
 
 
 @pytest.fixture(scope="module")
-def adapted(toy: Toy) -> Adapted:
+def result(toy: Toy) -> Result:
     source = toy.task.source
     task = Task(LabeledDomain(source.samples, (), source.labels, HARD_NAMES), toy.task.target)
     return adapt(task, quick_settings(can__max_distance=0.1))
 
 
 @pytest.fixture
-def folder(adapted: Adapted, tmp_path: Path) -> Path:
-    adapted.model.save(tmp_path)
+def folder(result: Result, tmp_path: Path) -> Path:
+    result.model.save(tmp_path)
     return tmp_path
 
 
@@ -49,10 +49,10 @@ def equal(first: Predictions, second: Predictions) -> bool:
 
 
 class TestRoundTrip:
-    def test_a_loaded_model_predicts_the_same_bits(self, toy: Toy, adapted: Adapted, folder: Path) -> None:
+    def test_a_loaded_model_predicts_the_same_bits(self, toy: Toy, result: Result, folder: Path) -> None:
         model = candapt.load(folder)
-        assert equal(model.predict(Domain(toy.target_x)), adapted.predictions)
-        assert equal(load(str(folder)).predict(Domain(toy.target_x)), adapted.predictions)
+        assert equal(model.predict(Domain(toy.target_x)), result.predictions)
+        assert equal(load(str(folder)).predict(Domain(toy.target_x)), result.predictions)
 
     def test_class_names_travel_with_it(self, folder: Path) -> None:
         assert load(folder).classes == HARD_NAMES
@@ -64,17 +64,17 @@ class TestRoundTrip:
         task = Task(labeled_arrays(x, np.arange(30) % 3, where="x"), Domain(x[::-1].copy()))
         images = ImageSettings(size=12, resize=14, mean=(0.5,), std=(0.5,), grey=True)
         settings = quick_settings(method, network__finetune=finetune, training__steps=2)
-        adapted = adapt(task, settings, images=images)
-        adapted.model.save(tmp_path)
+        result = adapt(task, settings, images=images)
+        result.model.save(tmp_path)
         again = load(tmp_path)
         assert again.images == images
-        assert (again.layers.frozen is not None) is (finetune == "head")
-        assert equal(again.predict(task.target), adapted.predictions)
+        assert (again.parts.frozen is not None) is (finetune == "head")
+        assert equal(again.predict(task.target), result.predictions)
 
-    def test_both_sides_are_kept(self, toy: Toy, adapted: Adapted, folder: Path) -> None:
+    def test_both_sides_are_kept(self, toy: Toy, result: Result, folder: Path) -> None:
         domain = Domain(toy.source_x)
         by_source = load(folder).predict(domain, Side.SOURCE)
-        assert equal(by_source, adapted.model.predict(domain, Side.SOURCE))
+        assert equal(by_source, result.model.predict(domain, Side.SOURCE))
         assert not torch.equal(by_source.probabilities, load(folder).predict(domain).probabilities)
 
     def test_one_sample_alone_gets_what_it_gets_among_others(self, toy: Toy, folder: Path) -> None:
@@ -84,10 +84,10 @@ class TestRoundTrip:
 
     def test_files_are_open_formats(self, folder: Path) -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors"]
-        told = json.loads((folder / "model.json").read_text(encoding="ascii"))
-        assert told["method"] == "can"
-        assert told["classes"] == list(HARD_NAMES)
-        assert told["network"]["weights"] is None
+        description = json.loads((folder / "model.json").read_text(encoding="ascii"))
+        assert description["method"] == "can"
+        assert description["classes"] == list(HARD_NAMES)
+        assert description["network"]["weights"] is None
         with safe_open(folder / "model.safetensors", framework="pt") as file:
             assert {"centers", "reach"} < set(file.keys())
 
@@ -97,15 +97,15 @@ class TestRoundTrip:
 
 
 class TestPredictions:
-    def test_labels_and_confidence(self, adapted: Adapted) -> None:
-        predictions = adapted.predictions
+    def test_labels_and_confidence(self, result: Result) -> None:
+        predictions = result.predictions
         rows = torch.arange(len(predictions.labels))
         assert torch.equal(predictions.probabilities[rows, predictions.labels], predictions.confidence)
         torch.testing.assert_close(predictions.probabilities.sum(1), torch.ones(len(rows)))
 
-    def test_evidence_of_the_clusters(self, adapted: Adapted) -> None:
+    def test_evidence_of_the_clusters(self, result: Result) -> None:
         """Slowly: the nearest center by angle, and kept if not further than the furthest that training kept."""
-        model, predictions = adapted.model, adapted.predictions
+        model, predictions = result.model, result.predictions
         for row, feature in enumerate(predictions.features.double()):
             cosines = [float(torch.cosine_similarity(feature, center, dim=0)) for center in model.centers.double()]
             assert int(predictions.cluster_labels[row]) == int(np.argmax(cosines))
@@ -114,13 +114,13 @@ class TestPredictions:
 
     @pytest.mark.parametrize("limit", [0.02, 0.05, 0.1, 0.2, 1.0])
     def test_kept_is_what_training_would_keep(self, toy: Toy, limit: float) -> None:
-        adapted = adapt(toy.task, quick_settings(can__max_distance=limit, can__min_samples=1))
-        assert torch.equal(adapted.predictions.kept, adapted.predictions.cluster_distances < limit)
+        result = adapt(toy.task, quick_settings(can__max_distance=limit, can__min_samples=1))
+        assert torch.equal(result.predictions.kept, result.predictions.cluster_distances < limit)
 
-    def test_table(self, adapted: Adapted, tmp_path: Path) -> None:
+    def test_table(self, result: Result, tmp_path: Path) -> None:
         names = ["a,b.png", "c\nd.png", 'e"f.png', "\udcff.png", "日本.png"]
         first = Predictions(
-            names, *(getattr(adapted.predictions, field)[:5] for field in list(Predictions.__annotations__)[1:])
+            names, *(getattr(result.predictions, field)[:5] for field in list(Predictions.__annotations__)[1:])
         )
         first.write_csv(tmp_path / "out.csv", HARD_NAMES)
         with (tmp_path / "out.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -172,15 +172,15 @@ class TestDamage:
         ],
     )
     def test_values(self, folder: Path, key: str, value: object) -> None:
-        told = json.loads((folder / "model.json").read_text())
-        (folder / "model.json").write_text(json.dumps(told | {key: value}))
+        description = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(description | {key: value}))
         with pytest.raises(UserError) as caught:
             load(folder)
         assert len(str(caught.value)) < 200 + len(str(folder))
 
     def test_a_later_format_is_named(self, folder: Path) -> None:
-        told = json.loads((folder / "model.json").read_text())
-        (folder / "model.json").write_text(json.dumps(told | {"format": 2}))
+        description = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(description | {"format": 2}))
         with pytest.raises(UserError, match="written in format 2; this version reads 1"):
             load(folder)
 

@@ -3,30 +3,33 @@
 import logging
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from candapt import demo
-from candapt.cli import main
-from candapt.data.digits import handwritten_digits
+from candapt.benchmark.suites import SUITES
+from candapt.commands import demo
+from candapt.commands.main import main
+from candapt.data import digits
 from candapt.presets import DEFAULT, PRESETS
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 MISSING = ("does not exist", "There is no file", "There is no run", "holds no finished run")
-"""What is said of data that only the reader has."""
+"""What errors say of data that only the reader has."""
 
 
 @pytest.fixture
 def quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, few digits, and defaults that train for a moment."""
-    x, y = handwritten_digits()
+    x, y = digits.handwritten_digits()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo, "RENDERED", 80)
-    monkeypatch.setattr(demo, "DEMO", {"rounds": 1, "training.steps": 2})
-    monkeypatch.setattr(demo, "handwritten_digits", lambda: (x[:60], y[:60]))
+    monkeypatch.setattr(digits, "RENDERED", 80)
+    monkeypatch.setitem(SUITES, "demo", replace(SUITES["demo"], changes={"rounds": 1, "training.steps": 2}))
+    for module in (demo, digits):
+        monkeypatch.setattr(module, "handwritten_digits", lambda: (x[:60], y[:60]))
     monkeypatch.setitem(PRESETS, DEFAULT, PRESETS[DEFAULT] | {"rounds": 2, "training.steps": 5})
 
 
@@ -57,9 +60,9 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It works, or it is in order but for data that are not here."""
     capsys.readouterr()
     code = main(words)
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     logging.getLogger("candapt").handlers.clear()
-    assert code == 0 or any(reason in told for reason in MISSING), f"candapt {shlex.join(words)}: {told}"
+    assert code == 0 or any(reason in message for reason in MISSING), f"candapt {shlex.join(words)}: {message}"
 
 
 def test_links_lead_somewhere() -> None:

@@ -9,21 +9,28 @@ import yaml
 
 from candapt.errors import UserError
 from candapt.presets import make_settings
-from candapt.runs import RunFolder, describe_settings, plain, versions, write_json
 from candapt.settings import NetworkSettings
+from candapt.storage.files import plain, write_json
+from candapt.storage.runs import RunFolder, describe_settings, versions, write_left_out
 from tests.toy import quick_settings
+
+
+def create(path: Path) -> RunFolder:
+    """Claim a new folder."""
+    with RunFolder.open(path) as run:
+        return run
 
 
 class TestClaim:
     @pytest.mark.parametrize("place", ["new", "a/b/new", "empty"])
     def test_new_and_empty_folders(self, tmp_path: Path, place: str) -> None:
         (tmp_path / "empty").mkdir()
-        run = RunFolder.create(tmp_path / place)
+        run = create(tmp_path / place)
         assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "log.txt"]
 
     def test_a_relative_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        RunFolder.create(Path("run"))
+        create(Path("run"))
         assert (tmp_path / "run" / "log.txt").is_file()
 
     def test_checking_creates_nothing(self, tmp_path: Path) -> None:
@@ -33,34 +40,37 @@ class TestClaim:
     @pytest.mark.parametrize("content", ["config.yaml", ".hidden"])
     def test_a_folder_with_anything_in_it_is_refused(self, tmp_path: Path, content: str) -> None:
         (tmp_path / content).write_text("mine")
-        for claim in (RunFolder.check, RunFolder.create):
+        for claim in (RunFolder.check, create):
             with pytest.raises(UserError, match="already holds files"):
                 claim(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [content]
 
-    @pytest.mark.parametrize("place", ["file", "file/run", "file/a/run"])
-    def test_a_file_in_the_way(self, tmp_path: Path, place: str) -> None:
+    @pytest.mark.parametrize(
+        ("place", "reason"),
+        [("file", "is not a folder"), ("file/run", "cannot be written"), ("file/a/run", "cannot be written")],
+    )
+    def test_a_file_in_the_way(self, tmp_path: Path, place: str, reason: str) -> None:
         (tmp_path / "file").write_text("mine")
-        for claim in (RunFolder.check, RunFolder.create):
-            with pytest.raises(UserError, match="cannot be written"):
+        for claim in (RunFolder.check, create):
+            with pytest.raises(UserError, match=reason):
                 claim(tmp_path / place)
         assert (tmp_path / "file").read_text() == "mine"
 
     def test_a_link_that_leads_nowhere(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "nowhere")
         with pytest.raises(UserError, match="cannot be written"):
-            RunFolder.create(tmp_path / "link")
+            create(tmp_path / "link")
 
     def test_two_claims(self, tmp_path: Path) -> None:
-        RunFolder.create(tmp_path / "run")
+        create(tmp_path / "run")
         with pytest.raises(UserError, match="already holds files"):
-            RunFolder.create(tmp_path / "run")
+            create(tmp_path / "run")
 
 
 class TestFiles:
     @pytest.fixture
     def run(self, tmp_path: Path) -> RunFolder:
-        return RunFolder.create(tmp_path / "run")
+        return create(tmp_path / "run")
 
     def test_config_reads_back(self, run: RunFolder) -> None:
         config = {"source": "/tmp/Bücher, neu", "odd": "caf\udce9\n", "training": {"steps": None, "slope": 1e-5}}
@@ -75,9 +85,9 @@ class TestFiles:
         assert [json.loads(line) for line in lines] == records
 
     def test_files_left_out_are_listed_only_if_there_are_any(self, run: RunFolder) -> None:
-        run.write_broken([])
+        write_left_out(run.path, [])
         assert not (run.path / "left-out.csv").exists()
-        run.write_broken([(Path("a,b.png"), "is empty"), (Path("caf\udce9.png"), "is no image")])
+        write_left_out(run.path, [(Path("a,b.png"), "is empty"), (Path("caf\udce9.png"), "is no image")])
         lines = (run.path / "left-out.csv").read_bytes().splitlines()
         assert lines == [b"path,reason", b'"a,b.png",is empty', b"caf\xe9.png,is no image"]
 
@@ -90,18 +100,18 @@ class TestFiles:
 
 class TestDescriptions:
     def test_settings_by_the_names_of_the_flags(self) -> None:
-        told = describe_settings(quick_settings(can__weight=0.7))
-        assert list(told) == ["method", "seed", "rounds", "select", "network", "training", "can"]
-        assert told["can"]["weight"] == 0.7
-        assert told["network"]["bottleneck"] == 16
+        described = describe_settings(quick_settings(can__weight=0.7))
+        assert list(described) == ["method", "seed", "rounds", "select", "network", "training", "can"]
+        assert described["can"]["weight"] == 0.7
+        assert described["network"]["bottleneck"] == 16
 
     def test_they_make_the_same_settings_again(self) -> None:
         settings = quick_settings(can__weight=0.7, training__steps=None)
-        told = describe_settings(settings)
-        changes = {"rounds": told["rounds"]}
+        described = describe_settings(settings)
+        changes = {"rounds": described["rounds"]}
         for group in ("network", "training", "can"):
-            changes |= {f"{group}.{name}": value for name, value in told[group].items()}
-        assert make_settings("can", seed=told["seed"], changes=changes) == settings
+            changes |= {f"{group}.{name}": value for name, value in described[group].items()}
+        assert make_settings("can", seed=described["seed"], changes=changes) == settings
 
     def test_a_methods_own_settings_stand_under_its_name(self) -> None:
         assert describe_settings(quick_settings("source-only"))["source-only"] == {"statistics": "auto"}

@@ -1,5 +1,6 @@
 """A small task with a known answer, for tests that train."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,16 @@ import numpy as np
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from candapt.adaptation import initial_layers
+from candapt.adaptation import initial_parts
 from candapt.data.domains import Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.methods import METHODS
-from candapt.network.build import Layers
+from candapt.network.build import NetworkParts
 from candapt.presets import make_settings
 from candapt.settings import Settings
-from candapt.training.loop import Record, Training
+from candapt.training.callbacks import Callback
+from candapt.training.loop import Training
+from candapt.training.state import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -70,16 +73,34 @@ def quick_settings(method: str = "can", *, seed: int = 0, **changes: Any) -> Set
     return make_settings(method, seed=seed, changes=QUICK | changed)
 
 
-def make_training(task: Task, settings: Settings, layers: Layers | None = None) -> Training:
+def make_training(task: Task, settings: Settings, parts: NetworkParts | None = None) -> Training:
     """A training that has not begun, of the kind that `adapt` makes."""
-    layers = layers or initial_layers(task, settings)
-    method = METHODS[settings.method](layers.network, settings.adaptation)
+    parts = parts or initial_parts(task, settings)
+    method = METHODS[settings.method](parts.network, settings.method_settings)
     return Training(Fabric(accelerator="cpu", devices=1), method, task, settings)
 
 
+class Hooks(Callback):
+    """A callback that calls the functions given."""
+
+    def __init__(
+        self,
+        *,
+        on_step: Callable[[Training, int, int], object] = lambda training, done, planned: None,
+        on_round: Callable[[Training, Record], object] = lambda training, record: None,
+    ) -> None:
+        self._on_step, self._on_round = on_step, on_round
+
+    def on_step(self, training: Training, done: int, planned: int) -> None:
+        self._on_step(training, done, planned)
+
+    def on_round(self, training: Training, record: Record) -> None:
+        self._on_round(training, record)
+
+
 def run(training: Training) -> Training:
-    """Train to the end, watched by nobody."""
-    training.run(lambda done, planned: None, lambda training, record: None)
+    """Train to the end."""
+    training.run()
     return training
 
 

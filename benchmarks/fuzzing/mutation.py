@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from safetensors.torch import load, save
 
-from candapt.files import digest
+from candapt.storage.files import digest
 
 Mutator = Callable[[bytes, Random], bytes]
 

@@ -4,6 +4,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,30 +16,29 @@ import torch
 import yaml
 from lightning_fabric import Fabric
 from PIL import Image
-from rich.console import Console
 
 from benchmarks.fuzzing import mutation
-from candapt import cli, model
-from candapt.adaptation import Adapted, adapt, check_settings, initial_layers
+from candapt import model
+from candapt.adaptation import Result, adapt, initial_parts
 from candapt.benchmark.runner import read_stored
+from candapt.commands.main import main
 from candapt.data.domains import Domain, Task
 from candapt.data.features import labeled_arrays, labeled_feature_domain
 from candapt.data.images import image_domain
 from candapt.data.inputs import read_target_labels
 from candapt.data.lists import labeled_list_domain, list_domain
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.network.backbones import build_backbone
-from candapt.network.small_cnn import SmallCNN
+from candapt.network.modules import SmallCNN
 from candapt.presets import make_settings
-from candapt.report.collect import read_run
-from candapt.runs import describe_settings
+from candapt.report.run_data import read_run
+from candapt.settings import ImageSettings, Range
+from candapt.storage.runs import describe_settings
 from candapt.training.checkpoint import DamagedError, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
+from candapt.tuning.folder import TuningFolder, best_of
 from candapt.tuning.search import Search, propose
-from candapt.tuning.space import Range
-from candapt.tuning.trials import TuningFolder, best_of
 
 WIDTH, CLASSES = 6, 3
 QUICK: dict[str, Any] = {
@@ -144,7 +144,7 @@ def _label_seeds() -> list[bytes]:
 
 
 def _predictions_seeds() -> list[bytes]:
-    return [_bytes_of(lambda path: _adapted().predictions.write_csv(path, ("a", "b", "c\n\udce9")), ".csv")]
+    return [_bytes_of(lambda path: _result().predictions.write_csv(path, ("a", "b", "c\n\udce9")), ".csv")]
 
 
 def _read_labels(folder: Path) -> None:
@@ -172,7 +172,7 @@ def _read_run(folder: Path) -> None:
 
 
 @cache
-def _adapted() -> Adapted:
+def _result() -> Result:
     x, y = _samples()
     return adapt(Task(labeled_arrays(x, y, where="x"), Domain(_samples(1)[0])), make_settings(changes=QUICK))
 
@@ -180,7 +180,7 @@ def _adapted() -> Adapted:
 @cache
 def _model_files() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        _adapted().model.save(Path(folder))
+        _result().model.save(Path(folder))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
@@ -231,14 +231,14 @@ def _training() -> Training:
     x, y = _samples()
     settings = make_settings(changes=QUICK)
     task = Task(labeled_arrays(x, y, where="x"), Domain(_samples(1)[0]))
-    method = METHODS[settings.method](initial_layers(task, settings).network, settings.adaptation)
+    method = METHODS[settings.method](initial_parts(task, settings).network, settings.method_settings)
     return Training(Fabric(accelerator="cpu", devices=1), method, task, settings)
 
 
 def _checkpoint_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         training = _training()
-        training.run(lambda done, planned: None, lambda training, record: None)
+        training.run()
         return [save_checkpoint(training, Path(folder)).read_bytes()]
 
 
@@ -249,26 +249,26 @@ def _read_checkpoint(folder: Path) -> None:
         restore_checkpoint(training, folder / "round-0001.safetensors")
     except DamagedError as error:
         raise UserError(str(error)) from None
-    training.run(lambda done, planned: None, lambda training, record: None)
+    training.run()
 
 
 # --- settings and results ---
 
 
 def _config_seeds() -> list[bytes]:
-    told = {"source": "a.npz", "target": "b.npz", "target_labels": None, "strict": False, "images": {"size": None}}
+    data = {"source": "a.npz", "target": "b.npz", "target_labels": None, "strict": False, "images": {"size": None}}
     made = [describe_settings(make_settings(method)) for method in ("can", "dann")]
-    return [yaml.safe_dump({**told, **settings}).encode() for settings in made]
+    return [yaml.safe_dump({**data, **settings}).encode() for settings in made]
 
 
 def _read_config(folder: Path) -> None:
     """All of `candapt adapt --config FILE` up to the reading of the data."""
     words = ["adapt", "--config", str(folder / "c.yaml"), "--out", str(folder / "out")]
     with (
-        mock.patch("candapt.commands.adapt.adapt", lambda job, out, **_: check_settings(job.settings)),
-        mock.patch("candapt.cli.entry.console", Console(file=io.StringIO())),
+        mock.patch("candapt.commands.adapt.run"),
+        redirect_stderr(io.StringIO()),
     ):
-        if cli.main(words) != 0:
+        if main(words) != 0:
             raise UserError("refused")
 
 
@@ -289,7 +289,7 @@ def _read_list(folder: Path) -> None:
 
 def _cell_seeds() -> list[bytes]:
     measured = {"round": 3, "accuracy": 0.5, "mean_class_accuracy": 0.5, "class_accuracies": {"a": 0.5}}
-    told = {
+    cell = {
         **{
             "row": "can",
             "seconds": 1.5,
@@ -300,9 +300,9 @@ def _cell_seeds() -> list[bytes]:
         },
         **{"network": {"backbone": "features", "finetune": "head"}, "chosen": {"rule": "last", **measured}},
         **{"last": measured, "oracle": measured, "task": {"name": "a"}, "settings": {"seed": 0}},
-        **{"each_round": [{"warmup": 0, "score_entropy": 0.5, **measured}], "oracle_curve": [0.5]},
+        **{"each_round": [{"warmup": 0, "score_agreement": 0.5, **measured}], "oracle_curve": [0.5]},
     }
-    return [json.dumps(told).encode()]
+    return [json.dumps(cell).encode()]
 
 
 def _read_cell(folder: Path) -> None:
@@ -318,8 +318,8 @@ def _trials_seeds() -> list[bytes]:
         {"number": 1, "state": "pruned", "scores": [0.4], "seconds": 0.5, "score": None, "round": None},
         {"number": 2, "state": "failed", "scores": [], "seconds": 0.1, "reason": "no numbers"},
     ]
-    told = [trial | {"settings": {"can.weight": 0.3}} for trial in made]
-    return [json.dumps({"trials": told[:count]}).encode() for count in (1, 3)]
+    trials = [trial | {"settings": {"can.weight": 0.3}} for trial in made]
+    return [json.dumps({"trials": trials[:count]}).encode() for count in (1, 3)]
 
 
 def _read_trials(folder: Path) -> None:

@@ -67,8 +67,8 @@ def _give(reader: Reader, folder: Path, data: bytes, tally: Tally) -> None:
         tally.outcomes["refused"] += 1
     except (Exception, Hang) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}:{place.lineno})"
-        tally.failures.append((told, data))
+        text = f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}:{place.lineno})"
+        tally.failures.append((text, data))
 
 
 @contextmanager

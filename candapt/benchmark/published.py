@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-AVERAGE = "Average"
-"""Name of the column that averages the others."""
+AVERAGE = "Average"  # name of the column that averages the others
 
 
 @dataclass(frozen=True)
@@ -12,37 +11,30 @@ class Figure:
     """A number of a table."""
 
     mean: float
-    std: float | None = None
-    """The ± beside it, where there is one."""
+    std: float | None = None  # the number after ±, where there is one
 
 
-Figures = Mapping[str, Mapping[str, Figure]]
-"""By method, then by column."""
+Figures = Mapping[str, Mapping[str, Figure]]  # by method, then by column
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper says of a suite."""
+    """What the paper reports for a suite."""
 
-    label: str
-    """How its rows are called beside ours."""
-    place: str
-    """Where it says so."""
+    label: str  # name of its rows beside ours
+    place: str  # where it reports them
     figures: Figures
-    note: str = ""
-    """What a reader should know of them."""
+    note: str = ""  # what a reader should know about them
 
 
 def _figures(columns: str, rows: Mapping[str, str]) -> dict[str, dict[str, Figure]]:
-    """Rows as they are printed; `-` where the paper has no number."""
+    """The figures of rows as they are printed."""
     names = columns.split()
-    told = {method: zip(names, row.split(), strict=True) for method, row in rows.items()}
-    return {method: {name: _figure(cell) for name, cell in cells if cell != "-"} for method, cells in told.items()}
+    return {method: dict(zip(names, map(_figure, row.split()), strict=True)) for method, row in rows.items()}
 
 
 def _figure(cell: str) -> Figure:
-    mean, _, std = cell.partition("±")
-    return Figure(float(mean), float(std) if std else None)
+    return Figure(*map(float, cell.split("±")))
 
 
 TABLE_1 = _figures(
@@ -56,8 +48,7 @@ TABLE_1 = _figures(
         "can-intra": "93.2±0.2 98.4±0.2 99.8±0.2 92.9±0.2 76.5±0.3 76.0±0.3 89.5",
         "can": "94.5±0.3 99.1±0.2 99.8±0.2 95.0±0.3 78.0±0.3 77.0±0.3 90.6",
     },
-)
-"""Office-31, ResNet-50: accuracy."""
+)  # office-31, ResNet-50: accuracy
 
 # The paper calls the first class airplane; the data set's folder is called aeroplane.
 TABLE_2 = _figures(
@@ -73,12 +64,11 @@ TABLE_2 = _figures(
         "can-intra": "96.5 72.1 80.9 70.8 94.6 98.0 91.7 84.2 90.3 89.8 89.4 47.9 83.9",
         "can": "97.0 87.2 82.5 74.3 97.8 96.2 90.8 80.7 96.6 96.3 87.5 59.9 87.2",
     },
-)
-"""VisDA-2017 validation, ResNet-101: accuracy of each class and their mean."""
+)  # VisDA-2017 validation, ResNet-101: accuracy of each class and their mean
 
 TABLE_3_OFFICE31 = _figures(AVERAGE, {"can-no-ao": "88.1", "can-no-cas": "89.1", "can": "90.6"})
 TABLE_3_VISDA2017 = _figures(AVERAGE, {"can-no-ao": "77.5", "can-no-cas": "81.6", "can": "87.2"})
-"""What alternating optimization and class-aware sampling bring: means alone are printed."""
+"""What alternating optimization and class-aware sampling contribute: the paper prints only means."""
 
 TABLE_4 = _figures(
     "A→W A→D D→A W→A Average",
@@ -87,8 +77,7 @@ TABLE_4 = _figures(
         "pseudo-alternating": "90.2±1.6 92.5±0.4 75.7±0.2 75.3±0.6 83.4",
         "can": "94.5±0.3 95.0±0.3 78.0±0.3 77.0±0.3 86.1",
     },
-)
-"""Ways of using pseudo labels, on four tasks of Office-31."""
+)  # ways of using pseudo labels, on four tasks of Office-31
 
 RESNET_50 = "paper (fine-tuned ResNet-50)"
 RESNET_101 = "paper (fine-tuned ResNet-101)"
@@ -98,11 +87,11 @@ def _without_average(figures: Figures) -> Figures:
     return {method: {name: f for name, f in row.items() if name != AVERAGE} for method, row in figures.items()}
 
 
-# Where two tables tell of one method the later one here counts. The averages of Table 4 are over other tasks than six.
+# Of two tables with the same method, the later one here counts. The averages of Table 4 are over four tasks, not six.
 OFFICE31 = Published(RESNET_50, "Tables 1, 3 and 4", {**_without_average(TABLE_4), **TABLE_3_OFFICE31, **TABLE_1})
 OFFICE31_TABLE3 = Published(RESNET_50, "Tables 1 and 3", {**TABLE_3_OFFICE31, "can": TABLE_1["can"]})
 OFFICE31_TABLE4 = Published(RESNET_50, "Table 4", TABLE_4)
-# The figure on β has no numbers; the paper's own choice is in Table 1, which averages other tasks.
+# The plot over β has no numbers; the paper's own choice is in Table 1, which averages other tasks.
 OFFICE31_BETA = Published(RESNET_50, "Table 1", {"can β=0.3": {t: TABLE_1["can"][t] for t in ("A→D", "D→A")}})
 VISDA2017 = Published(
     RESNET_101,

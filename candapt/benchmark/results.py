@@ -1,6 +1,6 @@
-"""From stored cells to the figures of the tables. What is here depends on the cells alone, not on how they were run."""
+"""From stored cells to the figures of the tables, which depend on the cells alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean, stdev
 from typing import Any
@@ -11,57 +11,51 @@ from candapt.benchmark.published import AVERAGE
 KINDS = ("last", "chosen", "oracle")
 """The accuracies of a cell: of the last round, of the one chosen without labels, of the best one by true labels."""
 SPREAD = "sample standard deviation over seeds (divided by n - 1)"
+NUMBER = (int, float)
 
-Stored = Mapping[str, Any]
-Values = dict[str, float]
-"""By column."""
+Stored = dict[str, Any]  # the content of a cell's file
 
 
 def are_rounds(value: Any) -> bool:
-    """Whether that is what the examiner tells of rounds."""
+    """Whether the value is a list of measured rounds."""
     return isinstance(value, list) and all(
-        isinstance(told, dict)
-        and all(isinstance(told.get(name), int | float) for name in ("round", "accuracy", "mean_class_accuracy"))
-        and all(isinstance(each, int | float) for name, each in told.items() if name != "class_accuracies")
-        for told in value
+        _has(measured, round=NUMBER, accuracy=NUMBER, mean_class_accuracy=NUMBER)
+        and all(isinstance(each, NUMBER) for name, each in measured.items() if name != "class_accuracies")
+        for measured in value
     )
 
 
 def is_complete(content: Stored) -> bool:
-    """Whether a cell's file has all that the tables are made of, of the right kinds."""
-    number = (int, float)
-    kinds: dict[str, Any] = {"seconds": number, "rounds": int, "threads": int, "samples": dict, "versions": dict}
-    measured = [content.get(kind) for kind in KINDS]
-    network, chosen = content.get("network"), content.get("chosen")
+    """Whether a cell's file has everything that the tables need, of the right types."""
+    measured: list[Any] = [content.get(kind) for kind in KINDS]
     return (
-        all(isinstance(content.get(name), kind) for name, kind in kinds.items())
-        and isinstance(network, dict)
-        and all(isinstance(network.get(name), str) for name in ("backbone", "finetune"))
-        and all(isinstance(told, dict) and isinstance(told.get("accuracy"), number) for told in measured)
-        and all(
-            isinstance(each, dict) and each and all(isinstance(value, number) for value in each.values())
-            for each in (told["class_accuracies"] for told in measured if told and "class_accuracies" in told)
-        )
-        and isinstance(chosen, dict)
-        and isinstance(chosen.get("rule"), str)
+        _has(content, seconds=NUMBER, rounds=int, threads=int, samples=dict, versions=dict)
+        and _has(content.get("network"), backbone=str, finetune=str)
+        and _has(content.get("chosen"), rule=str)
+        and all(_has(each, accuracy=NUMBER) for each in measured)
+        and all(_are_numbers(each["class_accuracies"], dict) for each in measured if "class_accuracies" in each)
         and are_rounds(content.get("each_round"))
         and bool(content["each_round"])
-        and isinstance(content.get("oracle_curve"), list)
-        and bool(content["oracle_curve"])
-        and all(isinstance(value, number) for value in content["oracle_curve"])
+        and _are_numbers(content.get("oracle_curve"), list)
     )
 
 
-def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
-    """The content of `results.json`.
+def _has(content: Any, **kinds: Any) -> bool:
+    """Whether the content is a dictionary with values of these types."""
+    return isinstance(content, dict) and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
 
-    Args:
-        plan: what was run.
-        stored: the content of each cell's file, in the order of the plan's cells.
-    """
+
+def _are_numbers(content: Any, kind: type) -> bool:
+    """Whether the content is a list or dictionary, as wanted, of at least one number."""
+    values = content.values() if isinstance(content, dict) else content
+    return isinstance(content, kind) and bool(content) and all(isinstance(value, NUMBER) for value in values)
+
+
+def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
+    """The content of `results.json`, from each cell's file in the order of the plan's cells."""
     suite, paper = plan.suite, plan.suite.paper
     columns = list(stored[0]["last"]["class_accuracies"]) if suite.by_class else [task.name for task in plan.tasks]
-    found = list(zip(plan.cells, stored, strict=True))
+    cells = list(zip(plan.cells, stored, strict=True))
     return {
         "suite": plan.suite_name,
         "title": suite.title,
@@ -69,15 +63,15 @@ def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
         "spread": SPREAD,
         "rule": stored[0]["chosen"]["rule"],
         "tasks": [
-            next(told["task"] | {"samples": told["samples"]} for cell, told in found if cell.task == task)
+            next(content["task"] | {"samples": content["samples"]} for cell, content in cells if cell.task == task)
             for task in plan.tasks
         ],
         "seeds": list(plan.seeds),
-        "networks": _distinct(cell["network"] for cell in stored),
-        "versions": _distinct(cell["versions"] for cell in stored),
+        "networks": _distinct([content["network"] for content in stored]),
+        "versions": _distinct([content["versions"] for content in stored]),
         "paper": {"label": paper.label, "place": paper.place, "note": paper.note} if paper else None,
         "columns": [*columns, AVERAGE],
-        "rows": [_row(plan, row, [pair for pair in found if pair[0].row == row], columns) for row in plan.rows],
+        "rows": [_row(plan, row, [pair for pair in cells if pair[0].row == row], columns) for row in plan.rows],
     }
 
 
@@ -88,37 +82,32 @@ def timing(stored: Sequence[Stored]) -> dict[str, Any]:
         "seconds": round(sum(cell["seconds"] for cell in stored), 2),
         "mean_seconds": {row: round(fmean(seconds), 2) for row, seconds in rows.items()},
         "cells": [
-            {
-                "task": cell["task"]["name"],
-                "row": cell["row"],
-                "seed": cell["settings"]["seed"],
-                **{name: cell[name] for name in ("seconds", "rounds", "threads")},
-            }
+            {"task": cell["task"]["name"], "row": cell["row"], "seed": cell["settings"]["seed"]}
+            | {name: cell[name] for name in ("seconds", "rounds", "threads")}
             for cell in stored
         ],
     }
 
 
-def _row(plan: Plan, row: Row, found: Sequence[tuple[Cell, Stored]], columns: Sequence[str]) -> dict[str, Any]:
-    """All that is known of one row."""
-    settings = {name: value for name, value in found[0][1]["settings"].items() if name != "seed"}
+def _row(plan: Plan, row: Row, cells: Sequence[tuple[Cell, Stored]], columns: Sequence[str]) -> dict[str, Any]:
+    """Everything about one row."""
+    rounds = {task.name: [content["rounds"] for cell, content in cells if cell.task == task] for task in plan.tasks}
     return {
         "name": row.name,
         "method": row.settings.method,
-        "settings": settings,
-        "rounds": {task.name: [told["rounds"] for cell, told in found if cell.task == task] for task in plan.tasks},
-        **{kind: _figures(found, kind, columns) for kind in KINDS},
+        "settings": {name: value for name, value in cells[0][1]["settings"].items() if name != "seed"},
+        "rounds": rounds,
+        **{kind: _figures(cells, kind, columns) for kind in KINDS},
         "paper": _paper(plan, row, columns),
     }
 
 
-def _figures(found: Sequence[tuple[Cell, Stored]], kind: str, columns: Sequence[str]) -> dict[str, Any]:
+def _figures(cells: Sequence[tuple[Cell, Stored]], kind: str, columns: Sequence[str]) -> dict[str, Any]:
     """Mean, spread and single values of each column, over seeds; the average is taken seed by seed."""
-    by_seed: dict[int, Values] = {}
-    for cell, told in found:
-        measured = told[kind]
-        values = measured.get("class_accuracies") or {cell.task.name: measured["accuracy"]}
-        by_seed.setdefault(cell.seed, {}).update(values)
+    by_seed: dict[int, dict[str, float]] = {}
+    for cell, content in cells:
+        accuracies = content[kind].get("class_accuracies") or {cell.task.name: content[kind]["accuracy"]}
+        by_seed.setdefault(cell.seed, {}).update(accuracies)
     for values in by_seed.values():
         values[AVERAGE] = fmean(values[name] for name in columns)
     return {name: _spread([values[name] for values in by_seed.values()]) for name in (*columns, AVERAGE)}
@@ -129,16 +118,12 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 
 def _paper(plan: Plan, row: Row, columns: Sequence[str]) -> dict[str, Any]:
-    """The paper's figures of the row, in percent; its average only stands where all its tasks were run."""
+    """The paper's figures of the row, in percent; its average only appears where all its tasks were run."""
     published = plan.suite.paper
     figures = published.figures.get(row.name, {}) if published else {}
     wanted = (*columns, AVERAGE) if plan.tasks == plan.suite.tasks else columns
     return {name: asdict(figures[name]) for name in wanted if name in figures}
 
 
-def _distinct(items: Iterable[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for item in items:
-        if item not in kept:
-            kept.append(item)
-    return kept
+def _distinct(items: Sequence[Any]) -> list[Any]:
+    return [item for place, item in enumerate(items) if item not in items[:place]]

@@ -1,137 +1,111 @@
-"""Runs what is missing of a plan. Each result is stored as soon as there is one, so nothing is ever computed twice."""
+"""Runs what is missing of a plan. Each result is stored as soon as it is there, so nothing is ever computed twice."""
 
 import logging
 import multiprocessing
 import os
 import shutil
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from candapt.adaptation import adapt, check_task, initial_layers, make_fabric, prepare
-from candapt.benchmark.examiner import Examiner, choose
+from candapt.adaptation import adapt, check_task, initial_parts, prepare
+from candapt.benchmark.examiner import CellCheckpoints, Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
-from candapt.benchmark.progress import SuiteBar
-from candapt.benchmark.results import is_complete, summarize, timing
-from candapt.benchmark.saving import CellCheckpoints
-from candapt.benchmark.tables import TABLES
-from candapt.console import counting, quiet_trainings, show_log
+from candapt.benchmark.results import Stored, is_complete, summarize, timing
+from candapt.benchmark.tables import TABLES, benchmark_page
+from candapt.console import SeriesBar, console, counting, show_log
 from candapt.errors import UserError
-from candapt.files import write_atomically
-from candapt.interruption import held_back, ignore_signals
-from candapt.locks import locked, refuse_if_locked
+from candapt.methods import METHODS
 from candapt.network.backbones import SMALL_CNN
-from candapt.network.build import Layers, check_weights, decide
-from candapt.report.benchmark_page import benchmark_page
+from candapt.network.build import NetworkParts, check_named_weights, decide
 from candapt.report.page import write_page
-from candapt.runs import leaves, versions, write_json
-from candapt.settings import NetworkSettings
-from candapt.untrusted import read_json, shortened
+from candapt.settings import NetworkSettings, TrainingSettings
+from candapt.storage.files import flatten, write_atomically, write_json
+from candapt.storage.folders import OutputFolder, names_in
+from candapt.storage.interruption import ignore_signals, signals_blocked
+from candapt.storage.runs import versions
+from candapt.storage.safe_reading import read_json, shortened
+from candapt.training.batches import make_fabric
 
 log = logging.getLogger(__name__)
 
 PAGE = "report.html"
-FILES = {
-    *("cells", "results.json", "timing.json", PAGE, *(f"results.{ending}" for ending in TABLES)),
-    "results.html",  # what there was before the page
-}
-"""What a benchmark's folder may hold."""
+FILES = {"cells", "results.json", "timing.json", PAGE, *(f"results.{ending}" for ending in ("html", *TABLES))}
+"""What a benchmark's folder may hold; earlier versions wrote `results.html`."""
 
-Stored = dict[str, Any]
-"""The content of a cell's file."""
+Advance = Callable[[float], None]  # called with the share of a training that is done
 Outcomes = Generator[tuple[Cell, Stored | UserError], None, None]
 """Cells as they finish, each with its result or the reason why there is none."""
 
 
 def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
-    """Run what is not stored yet, then write `results.json` and the tables.
-
-    Args:
-        plan: what to run.
-        out: folder of the benchmark, new or of the same suite.
-        jobs: processes that train at the same time.
-
-    Returns:
-        The content of `results.json`.
-    """
+    """Run what the folder lacks, in `jobs` processes, write its tables and return the content of `results.json`."""
     if jobs < 1:
         raise UserError(f"--jobs is {jobs}, but must be at least 1.")
-    refuse_if_locked(out)
-    check_folder(out, plan.suite_name)
-    known = versions()
-    identities = [plan.identity(cell) for cell in plan.cells]
-    found = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
-    missing = [cell for cell, content in zip(plan.cells, found, strict=True) if content is None]
-    log.info("%d of %d cells are stored already in %s.", len(found) - len(missing), len(found), out)
-    if any(content is not None and content["versions"] != known for content in found):
-        log.warning(
-            "Some stored cells were made with other versions of candapt or its libraries; the results list them."
-        )
+    BenchmarkFolder.check(out, resume=out.exists())
+    BenchmarkFolder(out).require_suite(plan.suite_name)
+    stored = read_cells(plan, out)
+    missing = [cell for cell in plan.cells if cell not in stored]
+    log.info("%d of %d cells are stored already in %s.", len(plan.cells) - len(missing), len(plan.cells), out)
+    if any(content["versions"] != versions() for content in stored.values()):
+        log.warning("Some cells were made with other versions of candapt or its libraries; the results list them.")
     if missing and plan.collection.images is not None:
-        check_weights(missing[0].settings.network)
-    with claimed(out):
-        for cell in set(plan.cells) - set(missing):  # a kill may have come before this
+        check_named_weights(missing[0].settings.network)
+    with BenchmarkFolder.open(out, resume=out.exists()):
+        for cell in stored:  # a kill may have come before this
             shutil.rmtree(cell.saved(out), ignore_errors=True)
         if missing:
             run_missing(plan, missing, out, jobs)
-        stored = [read_stored(cell.path(out), identity) for cell, identity in zip(plan.cells, identities, strict=True)]
-        complete = [
-            content | {"chosen": choose(content["each_round"], cell.settings.select)}
-            for cell, content in zip(plan.cells, stored, strict=True)
-            if content is not None
-        ]
-        return write_results(plan, complete, out)
+            stored = read_cells(plan, out)
+        return write_results(plan, [stored[cell] for cell in plan.cells], out)
 
 
-def check_folder(out: Path, suite_name: str) -> None:
-    """Refuse a folder that holds anything but results of this suite, without touching it."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{str(out)!r} is not a folder: give another one by --out; nothing was changed.")
-    present = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
-    foreign = sorted(name for name in present if name.removesuffix(".part") not in FILES)  # .part: a writer was killed
-    if foreign:
-        raise UserError(f"{str(out)!r} holds {foreign[0]!r}, which no benchmark made: give another folder by --out.")
-    if link := next((path for path in sorted(out.rglob("*")) if path.is_symlink()), None):
-        raise UserError(
-            f"{str(link)!r} is a link, which no benchmark makes: remove it, or give another folder by --out."
-        )
-    before = _read_json(out / "results.json").get("suite", suite_name)
-    if before != suite_name:
-        raise UserError(f"{str(out)!r} holds results of the suite {before}: give another folder by --out.")
+class BenchmarkFolder(OutputFolder):
+    """The files of one benchmark. Repeating its command always resumes it."""
+
+    maker = "candapt benchmark"
+
+    @classmethod
+    def check_content(cls, path: Path, *, resume: bool) -> None:
+        """Raise a `UserError` for files that no benchmark made."""
+        if foreign := sorted(name for name in names_in(path) - FILES if not name.startswith(".")):
+            held = f"{str(path)!r} holds {foreign[0]!r}"
+            raise UserError(f"{held}, which no benchmark made: give another folder by --out.")
+
+    def require_suite(self, name: str) -> None:
+        """Raise a `UserError` if the folder holds results of another suite."""
+        before = _read_json(self.path / "results.json").get("suite", name)
+        if before != name:
+            raise UserError(f"{str(self.path)!r} holds results of the suite {before}: give another folder by --out.")
+
+    def prepare(self) -> None:
+        """Leave everything in place: half-written files are replaced when their cell is run again."""
 
 
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """Make the folder and keep other processes from writing there; if nothing comes of it, it is removed again."""
-    new = not out.exists()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{str(out)!r} cannot be written ({error.strerror}): give another folder by --out.") from None
-    try:
-        with locked(out):
-            yield
-    finally:
-        if new:
-            with suppress(OSError):  # it is not empty
-                out.rmdir()
+def read_cells(plan: Plan, out: Path) -> dict[Cell, Stored]:
+    """The results that are stored already; the settings choose anew among their rounds."""
+    stored: dict[Cell, Stored] = {}
+    for cell in plan.cells:
+        if content := read_stored(cell.path(out), plan.identity(cell)):
+            stored[cell] = content | {"chosen": choose(content["each_round"], cell.settings.select)}
+    return stored
 
 
 def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
-    """The stored result, or None; one that was made with something else is refused."""
+    """The stored result, or None if there is none; a `UserError` if it is damaged or was made with something else."""
     if not path.exists():
         return None
     content = _read_json(path)
     if not is_complete(content):
-        raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to have it made again.")
-    expected, present = leaves(identity), leaves({name: content.get(name) for name in identity})
-    for name in sorted(expected.keys() | present.keys()):
+        raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to run the cell again.")
+    expected, present = flatten(identity), flatten({name: content.get(name) for name in identity})
+    for name in sorted((expected.keys() | present.keys()) - retired_settings()):
         if expected.get(name) != present.get(name):
             raise UserError(
                 f"{str(path)!r} was made with {name} = {present.get(name)}, not {expected.get(name)}: "
@@ -140,51 +114,59 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
     return content
 
 
+def retired_settings() -> set[str]:
+    """Names of settings that cells of older versions hold, which had no effect."""
+    kinds = {"network": NetworkSettings, "training": TrainingSettings, **{m: METHODS[m].Settings for m in METHODS}}
+    return {f"settings.{group}.{name}" for group, kind in kinds.items() for name in getattr(kind, "RETIRED", ())}
+
+
 def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> None:
     """Run cells one by one or in parallel; one that fails does not stop the others."""
-    with quiet_trainings():
-        check_data(plan, missing)
+    for cell in {cell.task: cell for cell in missing}.values():
+        check_task(plan.problem(cell).task)  # so that errors in the data show before anything is trained
     fill_cache(plan, missing)
-    with quiet_trainings():
-        failed: list[tuple[Cell, UserError]] = []
-        with SuiteBar(len(plan.cells), len(plan.cells) - len(missing)) as bar:
-            running = _in_turn(plan, missing, out, bar) if jobs == 1 else _in_parallel(plan, missing, out, jobs)
-            with closing(running):
-                for cell, outcome in running:
-                    bar.finish(cell, outcome)
-                    if isinstance(outcome, UserError):
-                        failed.append((cell, outcome))
+    failed: list[tuple[Cell, UserError]] = []
+    with SuiteBar("cells", len(plan.cells), len(plan.cells) - len(missing)) as bar:
+        in_turn = ((cell, _run_and_store(plan, cell, out, bar.advance)) for cell in missing)
+        with closing(in_turn if jobs == 1 else _in_parallel(plan, missing, out, jobs)) as outcomes:
+            for cell, outcome in outcomes:
+                bar.finish(cell, outcome)
+                if isinstance(outcome, UserError):
+                    failed.append((cell, outcome))
     if failed:
         cell, error = failed[0]
-        raise UserError(
-            f"{len(failed)} of {len(missing)} cells failed, the others are stored; the first, {cell.name}: {error}"
-        )
+        summary = f"{len(failed)} of {len(missing)} cells failed, the others are stored"
+        raise UserError(f"{summary}; the first, {cell.name}: {error}")
 
 
-def check_data(plan: Plan, missing: Sequence[Cell]) -> None:
-    """Read each task once before anything is trained, so that what is wrong with the data is said at the start."""
-    for cell in {cell.task: cell for cell in missing}.values():
-        check_task(plan.collection.problem(cell.task.source, cell.task.target, cell.seed).task)
+class SuiteBar(SeriesBar):
+    """One progress bar over all cells in a terminal; elsewhere one log line per cell."""
+
+    def finish(self, cell: Cell, outcome: Stored | UserError) -> None:
+        """Count a cell and log its outcome."""
+        self.count(cell.name)
+        if isinstance(outcome, UserError):
+            log.warning("%s failed: %s", cell.name, outcome)
+        elif not console.is_terminal:
+            score = "mean_class_accuracy" if "class_accuracies" in outcome["last"] else "accuracy"
+            accuracies = f"last {outcome['last'][score]:.1%}, oracle {outcome['oracle'][score]:.1%}"
+            times = f"{outcome['seconds']:.0f} s; {self.time_left}"
+            log.info("%d/%d %s: %s, %s", self.done, self.total, cell.name, accuracies, times)
 
 
 def fill_cache(plan: Plan, missing: Sequence[Cell]) -> None:
-    """Compute what frozen layers make of the images before any cell is timed, or waits for another that does it."""
-    built: dict[NetworkSettings, Layers] = {}
+    """Fill the activation cache before any cell is timed, or waits for another that does it."""
+    built: dict[NetworkSettings, NetworkParts] = {}
     for cell in {(cell.row.settings.network, cell.task): cell for cell in missing}.values():
-        task = plan.collection.problem(cell.task.source, cell.task.target, cell.seed).task
+        task = plan.problem(cell).task
         network = decide(cell.settings.network, tuple(task.source.samples.shape))
         starts_at_random = network.backbone == SMALL_CNN and network.weights is None  # and so differs with the seed
         if len(task.source.samples.shape) == 1 or network.finetune == "all" or starts_at_random:
             continue
         if network not in built:
-            built[network] = initial_layers(task, cell.settings)
+            built[network] = initial_parts(task, cell.settings)
         with counting(f"features of {cell.task.name}") as count:
             prepare(task, built[network], make_fabric(cell.settings.training), plan.cache, count)
-
-
-def _in_turn(plan: Plan, cells: Sequence[Cell], out: Path, bar: SuiteBar) -> Outcomes:
-    for cell in cells:
-        yield cell, _run_and_store(plan, cell, out, bar.advance)
 
 
 def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Outcomes:
@@ -192,24 +174,24 @@ def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Out
     threads, others = max(1, (os.cpu_count() or 1) // jobs), set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
         try:
-            with held_back():  # until they have begun, they would end with a traceback
+            with signals_blocked():  # until they have started, they would end with a traceback
                 running = {pool.submit(_run_and_store, plan, cell, out): cell for cell in cells}
             for done in as_completed(running):
                 yield running[done], done.result()
-        except BaseException as error:  # interrupted, or nobody listens any more
+        except BaseException as error:  # interrupted, or the consumer is gone
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # whatever it writes appears whole or not at all
             if isinstance(error, BrokenProcessPool):
                 raise UserError(
-                    "A process that trained was ended from outside, perhaps since memory ran out: give fewer --jobs; "
-                    "the same command goes on with the cells that are missing."
+                    "A training process was killed, perhaps because memory ran out: use fewer --jobs; repeat the "
+                    "command to run the cells that are missing."
                 ) from None
             raise
 
 
 def _begin(threads: int) -> None:
-    """Set up a worker: its share of the cores, and an end when its starter is gone."""
+    """Set up a worker: its share of the cores, and an exit when its parent is gone."""
     torch.set_num_threads(threads)
     ignore_signals()
     show_log()
@@ -224,10 +206,8 @@ def _begin(threads: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _run_and_store(
-    plan: Plan, cell: Cell, out: Path, advance: Callable[[float], None] = lambda share: None
-) -> Stored | UserError:
-    """Run a cell and write its file; what the user can put right is returned and not raised."""
+def _run_and_store(plan: Plan, cell: Cell, out: Path, advance: Advance = lambda share: None) -> Stored | UserError:
+    """Run a cell and write its file; a `UserError` is returned rather than raised."""
     path, saved = cell.path(out), cell.saved(out)
     try:
         stored = run_cell(plan, cell, advance, saved=saved)
@@ -239,39 +219,28 @@ def _run_and_store(
     return stored
 
 
-def run_cell(
-    plan: Plan, cell: Cell, advance: Callable[[float], None] = lambda share: None, *, saved: Path | None = None
-) -> Stored:
-    """Train once and measure after each round.
-
-    Args:
-        plan: what the cell is of.
-        cell: what to train.
-        advance: told the share of the training that is done.
-        saved: folder for checkpoints, from which the training goes on if there are any.
-    """
-    problem = plan.collection.problem(cell.task.source, cell.task.target, cell.seed)
-    settings, task = cell.settings, problem.task
-    layers = initial_layers(task, settings)
-    measured = problem.measured
+def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, saved: Path | None = None) -> Stored:
+    """Train once, from the checkpoints in the folder `saved` if there are any, and measure after each round."""
+    problem, settings, identity = plan.problem(cell), cell.settings, plan.identity(cell)
+    task, measured = problem.task, problem.measured
+    parts = initial_parts(task, settings)
     if measured is not None:
-        (measured,) = plan.cache.through(layers, measured)
-    classes = task.source.classes if plan.suite.by_class else ()
-    examiner = Examiner(problem.truth, measured, classes, advance)
-    images = plan.collection.images
-    checkpoints = CellCheckpoints(saved, plan.identity(cell), examiner) if saved else None
-    adapted = adapt(
-        task, settings, images=images, watcher=examiner, layers=layers, cache=plan.cache, checkpoints=checkpoints
+        (measured,) = plan.cache.through(parts, measured)
+    examiner = Examiner(problem.truth, measured, task.source.classes if plan.suite.by_class else (), advance)
+    checkpoints = CellCheckpoints(saved, identity, examiner) if saved else None
+    images, cache = plan.collection.images, plan.cache
+    result = adapt(
+        task, settings, images=images, callbacks=[examiner], parts=parts, cache=cache, checkpoints=checkpoints
     )
     return {
-        **plan.identity(cell),
-        "samples": {"source": task.source.size, "target": task.target.size, "measured": examiner.samples},
-        "network": {"backbone": layers.settings.backbone, "finetune": layers.settings.finetune},
+        **identity,
+        "samples": {"source": task.source.size, "target": task.target.size, "measured": len(examiner.truth)},
+        "network": {"backbone": parts.settings.backbone, "finetune": parts.settings.finetune},
         "versions": versions(),
         "threads": torch.get_num_threads(),
-        "seconds": round(adapted.seconds, 2),
-        "rounds": len(adapted.history),
-        "stopped": "settled" if adapted.settled else "last round",
+        "seconds": round(result.seconds, 2),
+        "rounds": len(result.history),
+        "stopped": "settled" if result.settled else "last round",
         **examiner.outcome(),
         "chosen": choose(examiner.rounds, settings.select),
     }
@@ -297,4 +266,4 @@ def _read_json(path: Path) -> dict[str, Any]:
         return read_json(path)
     except (OSError, ValueError) as error:
         reason = shortened(str(error))
-        raise UserError(f"{str(path)!r} cannot be read ({reason}): remove it to have it made again.") from None
+        raise UserError(f"{str(path)!r} cannot be read ({reason}): remove it to run the cell again.") from None

@@ -1,22 +1,24 @@
 """Results as tables in Markdown, LaTeX and a terminal: in percent, the best in bold, the paper's number beside ours."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
-from candapt.benchmark.results import KINDS
-from candapt.untrusted import printable
+from candapt.benchmark.published import AVERAGE
+from candapt.benchmark.results import KINDS, Stored
+from candapt.report import page, plots
+from candapt.storage.safe_reading import printable
 
-Results = Mapping[str, Any]
-"""The content of `results.json`."""
+Results = Mapping[str, Any]  # the content of `results.json`
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """One number of a table."""
 
     text: str
@@ -28,7 +30,7 @@ class Line:
     """One line of a table: a row's name and an entry for each column."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
     from_paper: bool = False
 
 
@@ -52,21 +54,21 @@ def blocks(results: Results) -> list[Block]:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know to read the tables, in sentences."""
+    """What a reader must know about the tables, in sentences."""
     networks = ", ".join(f"{each['backbone']}, trained: {each['finetune']}" for each in results["networks"])
     spread = f"mean ± {results['spread']}" if len(results["seeds"]) > 1 else "one seed, so no spread is given"
-    told = [
+    sentences = [
         results["protocol"],
         f"Percent; {spread}; seeds {', '.join(map(str, results['seeds']))}; network: {networks}.",
         "Bold: the best of ours in a column. Target labels were used for these numbers and for nothing else.",
     ]
     if any(row["paper"] for row in results["rows"]):
         paper = results["paper"]
-        told.append(
+        sentences.append(
             f"“{paper['label']}”: the numbers of {paper['place']} in Kang et al., CVPR 2019, whose authors trained the "
             f"whole network. {paper['note']}".strip()
         )
-    return told
+    return sentences
 
 
 def _lines(results: Results, kind: str) -> list[Line]:
@@ -74,11 +76,11 @@ def _lines(results: Results, kind: str) -> list[Line]:
     lines = []
     for row in results["rows"]:
         figures = [(name, row[kind][name]) for name in results["columns"]]
-        entries = (Entry(_ours(figure), _percent(figure["mean"]) == best[name]) for name, figure in figures)
+        entries = (TableEntry(_figure(each, 100), _percent(each["mean"]) == best[name]) for name, each in figures)
         lines.append(Line(row["name"], tuple(entries)))
-        if row["paper"]:
-            paper = tuple(Entry(_theirs(row["paper"].get(name))) for name in results["columns"])
-            lines.append(Line(results["paper"]["label"], paper, from_paper=True))
+        if paper := row["paper"]:
+            texts = (_figure(paper[name]) if name in paper else "" for name in results["columns"])
+            lines.append(Line(results["paper"]["label"], tuple(map(TableEntry, texts)), from_paper=True))
     return lines
 
 
@@ -86,15 +88,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:5.1f}"  # padded, so that the largest text is the largest number
 
 
-def _ours(figure: Mapping[str, Any]) -> str:
-    spread = "" if figure["std"] is None else f" ± {100 * figure['std']:.1f}"
-    return f"{_percent(figure['mean']).strip()}{spread}"
-
-
-def _theirs(figure: Mapping[str, Any] | None) -> str:
-    if figure is None:
-        return ""
-    return f"{figure['mean']:.1f}" + ("" if figure["std"] is None else f" ± {figure['std']:.1f}")
+def _figure(figure: Mapping[str, Any], scale: int = 1) -> str:
+    """Mean and spread; our figures are shares, those of the paper are in percent."""
+    return " ± ".join(f"{scale * value:.1f}" for value in (figure["mean"], figure["std"]) if value is not None)
 
 
 def to_terminal(results: Results, *, turned: bool = False) -> Table:
@@ -102,20 +98,18 @@ def to_terminal(results: Results, *, turned: bool = False) -> Table:
     block = blocks(results)[0]
     names = [Text(printable(name)) for name in block.columns]  # a domain's name is no markup
     texts = [[Text(entry.text, "bold" if entry.best else "") for entry in line.entries] for line in block.lines]
+    style = {True: "dim", False: ""}  # by whether a line is the paper's
     title = Text(f"{results['title']}: {block.title.lower()}")
     if turned:
-        table = Table("", *(Column(Text(line.name), style=_style(line)) for line in block.lines), title=title)
+        methods = (Column(Text(line.name), style=style[line.from_paper]) for line in block.lines)
+        table = Table("", *methods, title=title)
         for name, column in zip(names, zip(*texts, strict=True), strict=True):
             table.add_row(name, *column)
         return table
     table = Table("method", *map(Column, names), title=title)
     for line, entries in zip(block.lines, texts, strict=True):
-        table.add_row(Text(line.name), *entries, style=_style(line))
+        table.add_row(Text(line.name), *entries, style=style[line.from_paper])
     return table
-
-
-def _style(line: Line) -> str:
-    return "dim" if line.from_paper else ""
 
 
 def to_markdown(results: Results) -> str:
@@ -133,54 +127,30 @@ def to_markdown(results: Results) -> str:
 
 def _markdown(text: str) -> str:
     """Plain text with Markdown's signs escaped."""
-    return re.sub(r"([\\`*_|<>\[\]#])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_|<>\[\]#])", r"\\\1", _one_line(text))
 
 
 def to_latex(results: Results) -> str:
     r"""Tables to `\input` into a document that loads booktabs."""
     parts = [r"% \usepackage{booktabs}", *(f"% {_one_line(note)}" for note in notes(results))]
     for block in blocks(results):
-        rows = [_latex_row(["Method", *block.columns])]
-        rows.append(r"\midrule")
+        rows = [" & ".join(map(_latex, ["Method", *block.columns])) + r" \\", r"\midrule"]
         for line in block.lines:
             name = rf"\quad\emph{{{_latex(line.name)}}}" if line.from_paper else _latex(line.name)
             entries = (rf"\textbf{{{_latex(e.text)}}}" if e.best else _latex(e.text) for e in line.entries)
             rows.append(" & ".join([name, *entries]) + r" \\")
-        caption = f"{results['title']}. {block.title}."
-        parts.append(_latex_table(caption, "l" + "c" * len(block.columns), rows))
+        caption, layout = _latex(f"{results['title']}. {block.title}."), "l" + "c" * len(block.columns)
+        top = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{layout}}}"]
+        end = [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        parts.append("\n".join([*top, r"\toprule", *rows, *end]))
     return "\n\n".join(parts) + "\n"
-
-
-def _latex_table(caption: str, layout: str, rows: list[str]) -> str:
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex(caption)}}}",
-        rf"\begin{{tabular}}{{{layout}}}",
-        r"\toprule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines)
-
-
-def _latex_row(texts: list[str]) -> str:
-    return " & ".join(map(_latex, texts)) + r" \\"
 
 
 _LATEX = {
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "→": r"$\rightarrow$",
-    "↔": r"$\leftrightarrow$",
-    "±": r"$\pm$",
-    "β": r"$\beta$",
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}"},
+    **{"→": r"$\rightarrow$", "↔": r"$\leftrightarrow$", "±": r"$\pm$", "β": r"$\beta$"},
 }
 
 
@@ -193,5 +163,64 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-TABLES: dict[str, Callable[[Results], str]] = {"md": to_markdown, "tex": to_latex}
-"""Renderers by the ending of the file that they make."""
+TABLES: dict[str, Callable[[Results], str]] = {"md": to_markdown, "tex": to_latex}  # by ending of the file
+
+
+def benchmark_page(results: Results, stored: Sequence[Stored]) -> str:
+    """The page as text, from the content of `results.json` and of each cell's file."""
+    chart = accuracy_chart(results, stored)
+    return page.render(
+        "benchmark.html",
+        title=results["title"],
+        kind=": benchmark",
+        charts=[chart],
+        verdict=verdict(results),
+        notes=notes(results),
+        tables=[table(block) for block in blocks(results)],
+        chart=chart,
+        versions=page.Table("Versions", ("package", "version"), _versions(results)),
+    )
+
+
+def verdict(results: Results) -> str:
+    """A sentence that names the method with the best average."""
+    means = {row["name"]: row["last"][AVERAGE]["mean"] for row in results["rows"]}
+    best = max(means, key=means.__getitem__)
+    columns = results["columns"][:-1]
+    parts = "tasks" if len(results["tasks"]) == len(columns) else "classes"
+    where = f"on average over {len(columns)} {parts}" if len(columns) > 1 else f"on {columns[0]}"
+    sentence = f"After the last round {best} is best {where}: {means[best]:.1%}"
+    if "source-only" in means and best != "source-only":
+        sentence += f", {100 * (means[best] - means['source-only']):.1f} points above source-only"
+    return f"{sentence}. Target labels measured this and chose nothing."
+
+
+def table(block: Block) -> page.Table:
+    """A block of results."""
+    rows = [(line.name, *(entry.text for entry in line.entries)) for line in block.lines]
+    places = [(y, x, entry) for y, line in enumerate(block.lines) for x, entry in enumerate(line.entries)]
+    best = frozenset((y, x + 1) for y, x, entry in places if entry.best)
+    paper = frozenset(y for y, line in enumerate(block.lines) if line.from_paper)
+    return page.Table(block.title, ("method", *block.columns), rows, best, paper)
+
+
+def accuracy_chart(results: Results, stored: Sequence[Stored]) -> plots.Chart:
+    """Mean accuracy of each row by round; a training that has settled stays where it was."""
+    longest = max(len(cell["oracle_curve"]) for cell in stored)
+    lines = []
+    for row in results["rows"]:
+        curves = [cell["oracle_curve"] for cell in stored if cell["row"] == row["name"]]
+        filled = [[*curve, *[curve[-1]] * (longest - len(curve))] for curve in curves if curve]
+        means = [fmean(values) for values in zip(*filled, strict=True)]
+        lines.append(plots.Curve(row["name"], range(len(means)), means))
+    note = "Mean over tasks and seeds, measured with true labels (oracle); no round was chosen by it."
+    return plots.Chart("accuracy", "Accuracy by round", note, plots.curves(lines, percent=True), wide=True)
+
+
+def _versions(results: Results) -> list[tuple[str, str]]:
+    """Every version that some cell was made with."""
+    versions: dict[str, dict[str, None]] = {}
+    for each in results["versions"]:
+        for name, version in each.items():
+            versions.setdefault(name, {})[version] = None
+    return [(name, ", ".join(each)) for name, each in versions.items()]

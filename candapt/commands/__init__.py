@@ -1,1 +1,16 @@
-"""What the commands do, as plain functions of typed arguments: a module for each command or family of them."""
+"""The commands: a table of their names, and one module for each with its options and its work.
+
+Nothing heavy is imported here, so that `candapt --help` answers at once.
+"""
+
+COMMANDS = {
+    "demo": "See it work: from rendered digits to handwritten ones, source-only beside CAN, in about a minute.",
+    "adapt": "Train on a labeled source and an unlabeled target; write model and predictions to a run folder.",
+    "predict": "Predict new images or features with the model of a run.",
+    "evaluate": "Measure the model of a run on labeled data.",
+    "report": "Rebuild the page of a run, or make one page that compares several runs.",
+    "tune": "Search the settings that a label-free score prefers; write them to a config.yaml for adapt.",
+    "embed": "Write the features of a frozen backbone to an .npz file, to adapt later without the images.",
+    "cache": "List or clear the cached outputs of frozen layers.",
+    "benchmark": "Run tasks × methods × seeds of a suite into the paper's tables; stored results are not run again.",
+}  # what each command does, in the order of the help; its module has the same name

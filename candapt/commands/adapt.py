@@ -2,148 +2,237 @@
 
 import logging
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from candapt.adaptation import Adapted, check_settings
-from candapt.adaptation import adapt as adapt_task
-from candapt.baseline import METHOD as BASELINE
-from candapt.baseline import Baseline, baseline_of
-from candapt.commands.job import Inputs, Job, read_inputs
+from candapt.adaptation import Result
+from candapt.adaptation import adapt as train
+from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline
+from candapt.commands.parser import Given, read_config, switch
 from candapt.commands.report import report
-from candapt.commands.summary import conclude, describe_baseline, summarize
-from candapt.console import TrainingBar, log_to, noting
+from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
+from candapt.console import log_to, recorded_log
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
-from candapt.errors import advising
-from candapt.evaluation.discrepancy import round_discrepancies
-from candapt.evaluation.estimate import estimate_accuracy
-from candapt.evaluation.metrics import accuracy, where_known
-from candapt.interruption import Interruption
-from candapt.origin import origin_of, refuse_changes, warn_of_other_machine
-from candapt.runs import RunFolder
+from candapt.errors import UserError, advice_on_failure
+from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
+from candapt.settings import Settings, setting
+from candapt.storage.interruption import Interruption
+from candapt.storage.provenance import require_same
+from candapt.storage.runs import RunFolder, new_run_path, versions, write_left_out
+from candapt.training.batches import make_fabric
+from candapt.training.callbacks import TrainingBar
 from candapt.training.checkpoint import MINUTES, Checkpoints
-from candapt.training.loop import Record, Training
+from candapt.training.head_first import HeadFirst
+from candapt.training.loop import Training
+from candapt.training.optimizers import choose_optimizer
+from candapt.training.state import Record
 
 log = logging.getLogger(__name__)
 
 
-def adapt(
-    job: Job,
-    out: Path,
-    *,
-    baseline: Baseline | None = None,
-    checkpoint_minutes: float = MINUTES,
-    resume: bool = False,
-    force: bool = False,
-) -> Adapted:
-    """Read, train, and write the run folder.
+@dataclass(frozen=True)
+class AdaptOptions(TrainingOptions):
+    """Options of `candapt adapt`."""
 
-    Args:
-        job: what to do.
-        out: folder of the run.
-        baseline: what to compare with; without one it is trained, if the job wants it.
-        checkpoint_minutes: time between two checkpoints within a round; 0 for one after every step.
-        resume: go on with the unfinished run in the folder.
-        force: go on also if data, settings or code are not what the run was started with.
+    out: Path | None = None
+    """New folder for the run (default: a new one under runs/); with --resume the run's folder."""
+    resume: bool = switch()
+    """Resume the run in --out; no other arguments are needed."""
+    force: bool = switch()
+    """Resume even if data, settings, versions or code have changed."""
+    checkpoint_minutes: float = setting(MINUTES)
+    """Time between two checkpoints within a round; 0 for one after every step."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command."""
+    run(parse(arguments))
+
+
+def parse(arguments: Sequence[str]) -> AdaptOptions:
+    """Options from the command line; a run that is resumed supplies its own configuration."""
+    parser = training_parser("adapt", AdaptOptions)
+    given = parser.parse(arguments)
+    options = parse_training(parser, AdaptOptions, given, _configuration(given))
+    if options.checkpoint_minutes < 0:
+        raise UserError(f"--checkpoint-minutes is {options.checkpoint_minutes}, but must be at least 0.")
+    return options
+
+
+def _configuration(given: Given) -> dict[str, Any]:
+    """The content of --config, or of the resumed run's config.yaml if neither a file nor a preset is given."""
+    out, values = given.values.get("out"), given.values
+    if not values.get("resume") or given.wants_help:
+        return read_config(values.get("config"))
+    if out is None:
+        raise UserError("--out is missing: --resume needs the folder of the run.")
+    RunFolder.check(out, resume=True)
+    if "config" in values or "preset" in values:
+        return read_config(values.get("config"))
+    if (out / "config.yaml").is_file():
+        return read_config(out / "config.yaml")
+    if values.get("source") is None:
+        raise UserError(f"The run in {str(out)!r} was stopped before it began: give SOURCE and TARGET once more.")
+    return {}
+
+
+def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | None:
+    """Train on a labeled source and an unlabeled target; write a run folder.
+
+    A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
     """
-    if not resume:
-        RunFolder.check(out)
+    options = options if options.out else replace(options, out=new_run_path(options.settings.method))
+    out = options.out or Path()
+    RunFolder.check(out, resume=options.resume)
+    if options.resume and _is_complete(options, RunFolder(out)):
+        return None
+    fabric = make_fabric(options.settings.training)
     with Interruption() as interruption:
-        check_settings(job.settings)
-        with noting() as said:
-            inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
-        origin = origin_of(job.describe(), inputs.task, inputs.checks, inputs.truth, inputs.layers)
+        with recorded_log() as records:
+            inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit
+        provenance = inputs.provenance(options.describe())
         advice = f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume"
-        with RunFolder.claimed(out, resume=resume) as run, advising(advice), log_to(run.path / "log.txt", said):
-            if before := run.read_origin():
-                refuse_changes(out, before, origin, force=force)
-                warn_of_other_machine(before, origin)
-            run.write_origin(origin)
-            run.write_config(job.describe())
-            checkpoints = Checkpoints(run.path / "checkpoints", minutes=checkpoint_minutes, interruption=interruption)
-            return train(job, inputs, run, checkpoints, baseline)
+        opened = RunFolder.open(out, resume=options.resume)
+        with opened as folder, advice_on_failure(advice), log_to(out / "log.txt", records):
+            require_same(out, folder.read_provenance(), provenance, force=options.force)
+            folder.write_provenance(provenance)
+            folder.write_config(options.describe())
+            minutes = options.checkpoint_minutes
+            checkpoints = Checkpoints(out / "checkpoints", minutes=minutes, interruption=interruption)
+            log.info("Run folder: %s", out)
+            return _train(options, inputs, folder, baseline, fabric=fabric, checkpoints=checkpoints)
 
 
-def resume(job: Job, out: Path, *, checkpoint_minutes: float = MINUTES, force: bool = False) -> None:
-    """Go on with a run if it is not complete; the job must be the one that it was started with, unless forced."""
-    RunFolder.check_resumable(out)
-    run = RunFolder(out)
-    if not force and (origin := run.read_origin()):  # what else may have changed needs the data to be read
-        refuse_changes(out, {"settings": origin.get("settings")}, {"settings": job.describe()}, force=False)
-    if run.complete:
-        log.info("The run in %s is complete: %s", out, out / "predictions.csv")
-        return
-    adapt(job, out, checkpoint_minutes=checkpoint_minutes, resume=True, force=force)
+def _is_complete(options: AdaptOptions, folder: RunFolder) -> bool:
+    """Whether the run to resume has finished; its settings must be the same unless forced."""
+    provenance = folder.read_provenance()
+    if provenance and not options.force:  # what else may have changed needs the data to be read
+        settings = {"settings": provenance.get("settings")}
+        require_same(folder.path, settings, {"settings": options.describe()}, force=False)
+    if folder.complete:
+        log.info("The run in %s is complete: %s", folder.path, folder.path / "predictions.csv")
+    return folder.complete
 
 
-def train(job: Job, inputs: Inputs, run: RunFolder, checkpoints: Checkpoints, baseline: Baseline | None) -> Adapted:
-    """Train, and write what came of it."""
-    from candapt.report.mapping import Mapper  # scikit-learn's t-SNE takes seconds to import
-
-    task, truth = inputs.task, inputs.truth
-    found = describe_data(task, *inputs.checks)
-    run.write_broken(inputs.broken)
-    for sentence in sentences(task, found):
+def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: Baseline | None, **how: Any) -> Result:
+    """Train, and write everything that the run folder holds."""
+    settings, task, truth = options.settings, inputs.task, inputs.truth
+    inventory = describe_data(task, *inputs.checks)
+    write_left_out(folder.path, inputs.left_out)
+    for sentence in (*sentences(task, inventory), *_describe_network(options, inputs)):
         log.info("%s", sentence)
-    mapper = Mapper(run.path, job.map_points) if job.report else None
-    with TrainingBar(job.settings.method, job.settings.rounds) as bar:
-        adapted = adapt_task(
-            task,
-            job.settings,
-            images=inputs.images,
-            watcher=_Recorder(run, bar, truth),
-            layers=inputs.layers,
-            cache=inputs.cache,
-            on_embedded=bar.on_embedded,
-            checkpoints=checkpoints,
-            on_start=mapper.start if mapper else None,
-        )
-    adapted.model.save(run.path)
-    adapted.predictions.write_csv(run.path / "predictions.csv", task.source.classes)
-    if baseline is None and job.baseline:
-        with TrainingBar(BASELINE, job.settings.rounds) as bar:
-            baseline = baseline_of(adapted, job.settings, bar)
-    summary = summarize(job, found, adapted, truth)
-    if baseline is not None:
-        summary |= describe_baseline(adapted, baseline, truth)
-    estimate = estimate_accuracy(
-        adapted.record,
-        starts_at_random=adapted.model.method.network.starts_at_random,
-        doubtful=bool(summary.get("warnings")),
-    )
-    summary |= {"estimated_accuracy": estimate.describe() if estimate else None}
-    if mapper is not None:
-        mapper.finish(adapted)
-    run.write_summary(summary)  # it says that the run is complete; the page can be made at any time
-    log.info("%s", conclude(adapted, run.path))
-    if estimate is not None:
-        log.info("%s", estimate.sentence)
-    for finding in summary.get("warnings", []):
-        log.warning("%s", finding["sentence"])
-    if job.report:
-        report([run.path])
-    return adapted
+    mapper = _mapper(folder.path, options)
+    with _Recorder(settings, folder, truth) as recorder:
+        how |= {"images": inputs.images, "parts": inputs.parts, "cache": inputs.cache}
+        result = train(task, settings, callbacks=[recorder, *mapper], **how)
+    result.model.save(folder.path)
+    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
+    if baseline is None and options.baseline:
+        with TrainingBar(BASELINE, settings.rounds) as bar:
+            baseline = train_baseline(result, [bar])
+    evidence = assess(result, baseline)
+    for each in mapper:
+        each.finish(result)
+    # The summary marks the run as complete; the page can be made at any time.
+    folder.write_summary(summarize(result, evidence, inventory, truth))
+    _log_outcome(result, evidence, folder.path)
+    if options.report:
+        report([folder.path])
+    return result
 
 
-class _Recorder:
-    """Writes each round to the run folder; what it learns from true labels is marked oracle and goes nowhere else."""
+def _mapper(folder: Path, options: AdaptOptions) -> list[Any]:
+    """What draws the map of both domains, if there shall be a report."""
+    if not options.report:
+        return []
+    from candapt.report.domain_map import Mapper  # scikit-learn's t-SNE takes seconds to import
 
-    def __init__(self, run: RunFolder, bar: TrainingBar, truth: Tensor | None) -> None:
-        self.run, self.bar, self.truth = run, bar, truth
+    return [Mapper(folder, options.map_points)]
 
-    def on_step(self, done: int, planned: int) -> None:
-        """Move the bar."""
-        self.bar.on_step(done, planned)
+
+def _describe_network(options: AdaptOptions, inputs: Inputs) -> list[str]:
+    """The network and what the cache needs for it, in sentences."""
+    parts, settings = inputs.parts, options.settings
+    optimizer = choose_optimizer(parts.network, settings.training)
+    network = f"Network: {parts.settings.backbone}, fine-tuning {parts.settings.finetune} by {optimizer}."
+    need = inputs.cache.describe_need(parts, inputs.task.source, inputs.task.target)
+    first = HeadFirst(parts, train).head_settings(settings)
+    rounds = f"The head learns alone first, in {first.rounds} rounds." if first else ""
+    return [sentence for sentence in (network, need, rounds) if sentence]
+
+
+class _Recorder(TrainingBar):
+    """Writes each round to the run folder and shows it; figures from true labels, marked oracle, go nowhere else."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, truth: Tensor | None) -> None:
+        super().__init__(settings.method, settings.rounds)
+        self.folder, self.truth = folder, truth
 
     def on_round(self, training: Training, record: Record) -> None:
-        """Write metrics."""
-        record = record | round_discrepancies(training, self.truth)
+        """Write and show the round with figures that the training itself must not have."""
+        shown = record | round_discrepancies(training, self.truth)
         if self.truth is not None:
-            predicted = training.embed(Side.TARGET).logits.argmax(1)
-            record = record | {"oracle_accuracy": accuracy(*where_known(self.truth, predicted))}
+            predicted = training.outputs.of(Side.TARGET).logits.argmax(1)
+            shown |= {"oracle_accuracy": accuracy(*where_known(self.truth, predicted))}
         if record.get("kept_classes") == 0:
             log.warning("No class was confident enough in this round: it trained on the source alone.")
-        self.run.append_metrics(record)
-        self.bar.on_round(training, record)
+        self.folder.append_metrics(shown)
+        super().on_round(training, shown)
+
+
+def round_discrepancies(training: Training, truth: Tensor | None) -> Record:
+    """The discrepancy after a round with its pseudo labels, `cdd`, and with true ones if known, `oracle_cdd`."""
+    clusters, rows, seed = training.state.clusters, training.scorer.rows, training.settings.seed
+    source, target = (training.scorer.outputs(side) for side in Side)
+    labels = {"cdd": target.logits.argmax(1) if clusters is None else clusters.labels[rows[Side.TARGET]]}
+    if truth is not None:
+        labels["oracle_cdd"] = truth[rows[Side.TARGET]]
+    source_labels = training.task.source.labels[rows[Side.SOURCE]]
+    values = {name: domain_discrepancy(source, target, source_labels, each, seed=seed) for name, each in labels.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def summarize(result: Result, evidence: Evidence, inventory: dict[str, Any], truth: Tensor | None) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    predictions, classes = result.predictions, result.model.classes
+    counts = predictions.labels.bincount(minlength=len(classes)).tolist()
+    return {
+        "method": result.settings.method,
+        "seed": result.settings.seed,
+        "rounds": len(result.history),
+        "stopped": "settled" if result.settled else "last round",
+        "selection": result.choice.describe(),
+        "seconds": round(result.seconds, 2),
+        "data": inventory,
+        "mean_confidence": float(predictions.confidence.mean()),
+        "kept_share": float(predictions.kept.float().mean()),
+        "cluster_agreement": _agreement(result),
+        "predicted_counts": dict(zip(classes, counts, strict=True)),
+        "versions": versions(),
+        **({} if truth is None else {"oracle": measure(truth, predictions.probabilities)}),
+        **evidence.describe(truth),
+    }
+
+
+def _agreement(result: Result) -> float:
+    """Share of the target on which classifier and clusters agree."""
+    return float((result.predictions.labels == result.predictions.cluster_labels).float().mean())
+
+
+def _log_outcome(result: Result, evidence: Evidence, folder: Path) -> None:
+    """The last lines of a run."""
+    choice = result.choice
+    kept = "" if choice.round == choice.last_round else f" Kept round {choice.round + 1}, the best by {choice.select}."
+    log.info(
+        "Done in %.0f s after %d rounds.%s Classifier and clusters agree on %.1f%% of the target. Predictions: %s",
+        *(result.seconds, len(result.history), kept, 100 * _agreement(result), folder / "predictions.csv"),
+    )
+    if evidence.estimate is not None:
+        log.info("%s", evidence.estimate.sentence)
+    for finding in evidence.findings:
+        log.warning("%s", finding.sentence)

@@ -2,38 +2,75 @@
 
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from candapt.adaptation import make_fabric
-from candapt.commands.job import expected_images
-from candapt.commands.writing import refuse_existing, writing
+from candapt.commands.parser import Parser, flags_of, positional, print_help, required, switch
+from candapt.commands.training import image_choice
 from candapt.console import counting
 from candapt.data.domains import LabeledDomain
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain
 from candapt.errors import UserError
-from candapt.files import write_atomically
-from candapt.frozen import all_rows
+from candapt.network.activations import compute_features
 from candapt.network.backbones import SMALL_CNN, build_backbone
-from candapt.network.build import decide
+from candapt.network.build import decide, expected_images
 from candapt.settings import ImageChoice, NetworkSettings, TrainingSettings
+from candapt.storage.files import require_new, write_atomically, writing
+from candapt.training.batches import make_fabric
 
 log = logging.getLogger(__name__)
 
+HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "rank", "dropout"}
+"""Settings of the network that only a training uses."""
 
-def embed(
-    images: Path,
-    out: Path,
-    network: NetworkSettings,
-    choice: ImageChoice,
-    *,
-    labeled: bool = False,
-    strict: bool = False,
-) -> None:
-    """Write the features of every image, as a frozen backbone gives them, to an `.npz` file."""
-    refuse_existing(out)
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """Options of `candapt embed`."""
+
+    input: Path = positional()
+    """Folder of images, or .txt file that lists them."""
+    out: Path = required()
+    """.npz file to write: x, names; with labels y, classes."""
+    labeled: bool = switch()
+    """INPUT has one subfolder per class; write y and classes."""
+    strict: bool = switch()
+    """Stop at files that do not decode and classes without an image, rather than leave them out."""
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    images: ImageChoice = field(default_factory=ImageChoice)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command."""
+    run(parse(arguments))
+
+
+def parse(arguments: Sequence[str]) -> EmbedOptions:
+    """Options from the command line."""
+    groups = [
+        *flags_of(NetworkSettings, "network.", skip=HEAD_SETTINGS),
+        *flags_of(ImageChoice, "images.", skip={"augmentation"}),
+    ]
+    parser = Parser("embed", [*flags_of(EmbedOptions, skip={"network", "images"}), *groups])
+    given = parser.parse(arguments)
+    if given.wants_help:
+        print_help(parser.help({}))
+    if "out" not in given.values:
+        raise UserError("--out is missing; `candapt embed --help` explains it.")
+    prefix = "network."
+    network = {name.removeprefix(prefix): v for name, v in given.values.items() if name.startswith(prefix)}
+    own = {name: value for name, value in given.values.items() if "." not in name}
+    return EmbedOptions(**own, network=NetworkSettings(**network), images=image_choice(given.values))
+
+
+def run(options: EmbedOptions) -> None:
+    """Write the features of every image, by a frozen backbone, to an `.npz` file."""
+    images, out, network = options.input, options.out, options.network
+    require_new(out)
     if is_feature_file(images):
         raise UserError(f"{str(images)!r} holds arrays already: give a folder of images to `candapt embed`.")
     if not is_feature_file(out) or not out.absolute().parent.is_dir():
@@ -43,10 +80,10 @@ def embed(
         raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
     backbone = build_backbone(name, weights=network.weights)
     with counting("checking images") as count:
-        reading = Reading(expected_images(network, choice), os.cpu_count() or 1, strict, count)
-        domain, _ = (read_labeled_domain if labeled else read_domain)(images, reading)
+        reading = Reading(expected_images(network, options.images), os.cpu_count() or 1, options.strict, count)
+        domain, _ = (read_labeled_domain if options.labeled else read_domain)(images, reading)
     with counting("features") as count:
-        features = all_rows(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
+        features = compute_features(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
     arrays: dict[str, Any] = {"x": features.numpy(), "names": np.array(domain.names)}
     if isinstance(domain, LabeledDomain):
         arrays |= {"y": domain.labels.numpy(), "classes": np.array(domain.classes)}

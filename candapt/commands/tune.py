@@ -1,121 +1,148 @@
-"""`candapt tune`: trials with other settings, kept in a folder, and the configuration of the best one."""
+"""`candapt tune`: trials with other settings, stored in a folder, and the configuration of the best one."""
 
 import logging
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import optuna
 from rich.table import Table
 
-from candapt.adaptation import check_settings, make_fabric, prepare
-from candapt.commands.job import Inputs, Job, read_inputs
-from candapt.console import SeriesBar, console, counting, log_to, output, quiet_trainings
+from candapt.adaptation import prepare
+from candapt.commands.parser import read_config, switch
+from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
+from candapt.console import SeriesBar, console, counting, log_to, output
 from candapt.data.inventory import describe_data, sentences
-from candapt.errors import UserError, advising
+from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.scores import SCORES
-from candapt.interruption import Interruption
-from candapt.origin import Origin, origin_of, refuse_changes, warn_of_other_machine
-from candapt.runs import RunFolder
-from candapt.tuning.objective import check_score
-from candapt.tuning.search import Search, run_trial
-from candapt.tuning.space import apply, search_space
-from candapt.tuning.trials import CONFIG, LOG, TABLE, Trial, TuningFolder, best_of
+from candapt.storage.interruption import Interruption
+from candapt.storage.provenance import Provenance, require_same
+from candapt.storage.runs import write_config, write_left_out
+from candapt.training.batches import make_fabric
+from candapt.tuning.folder import CONFIG, LOG, TABLE, Trial, TuningFolder, best_of
+from candapt.tuning.space import DEFAULT_SCORE, check_score, comparable_scores, search_space
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from candapt.tuning.search import Search
 
 log = logging.getLogger(__name__)
 
-SHOWN = 10
-"""Trials in the table at the end."""
+SHOWN = 10  # trials in the table at the end
+NOT_SEARCHED = ("target_labels", "strict", "baseline", "report")
+"""Entries of a run's config.yaml that a search does not use."""
 
 
-def tune(
-    job: Job,
-    out: Path,
-    *,
-    trials: int,
-    score: str,
-    fixed: Collection[str] = (),
-    resume: bool = False,
-    force: bool = False,
-    command: str = "",
-) -> Trial:
-    """Search settings, and write those of the best trial to `config.yaml`.
+@dataclass(frozen=True)
+class TuneOptions(TrainingOptions):
+    """Options of `candapt tune`."""
 
-    Args:
-        job: what to train on, and the settings to start from; it must have no target labels.
-        out: folder of the search.
-        trials: trainings in all, with those that are in the folder already.
-        score: what settings are compared by.
-        fixed: names of settings, or groups of them, that stay as they are.
-        resume: go on with the trials in the folder.
-        force: go on also if data, settings or code are not what the search was started with.
-        command: goes on with the search, for who has interrupted it.
+    out: Path | None = None
+    """New folder for the search; with --resume its folder."""
+    trials: int = 20
+    """Trainings in all; the first one uses the defaults."""
+    score: str = DEFAULT_SCORE
+    """Score to compare settings by."""
+    resume: bool = switch()
+    """Resume the search in --out until it has enough trials."""
+    force: bool = switch()
+    """Resume even if data, settings, versions or code have changed."""
 
-    Returns:
-        The best trial.
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command."""
+    parser = training_parser("tune", TuneOptions, skip=("target_labels", "baseline", "report"))
+    score = parser.flags["score"]
+    parser.flags["score"] = replace(score, help=f"{score.help.rstrip('.')}: {', '.join(comparable_scores())}.")
+    given = parser.parse(arguments)
+    options = parse_training(parser, TuneOptions, given, read_config(given.values.get("config")), NOT_SEARCHED)
+    resuming = [*(argument for argument in arguments if argument != "--resume"), "--resume"]
+    run(options, fixed=set(given.values), command=shlex.join(["candapt", "tune", *resuming]))
+
+
+def run(options: TuneOptions, *, fixed: Collection[str] = (), command: str = "") -> Trial:
+    """Search settings, and write those of the best trial, which is returned, to `config.yaml`.
+
+    Settings whose flag names are `fixed` stay as they are; `command` resumes the search, for messages.
     """
-    if trials < 1:
-        raise UserError(f"--trials is {trials}, but must be at least 1.")
-    check_score(score, job.settings)
-    check_settings(job.settings)
-    TuningFolder.check(out, resume=resume)
+    out, settings = options.out, options.settings
+    if out is None:
+        raise UserError("--out is missing: give a new folder for the search.")
+    if options.trials < 1:
+        raise UserError(f"--trials is {options.trials}, but must be at least 1.")
+    check_score(options.score, settings)
+    _require_optuna()
+    from candapt.tuning.search import Search
+
+    TuningFolder.check(out, resume=options.resume)
+    fabric = make_fabric(settings.training)
     with Interruption():
-        inputs = read_inputs(job)  # before the folder is claimed: files or weights may be missing or not fit
-        search = Search(job.settings, search_space(job.settings, fixed, inputs.task.num_classes), score)
+        inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit
+        search = Search(settings, search_space(settings, fixed, inputs.task.num_classes), options.score)
         if not search.space:
-            raise UserError("There is nothing to search: all settings that could be are given by flags.")
-        advice = f"continue with: {command}"
-        with TuningFolder.claimed(out, resume=resume) as folder, advising(advice), log_to(out / LOG):
-            return _go_on(job, search, inputs, folder, trials, force=force)
+            raise UserError("There is nothing to search: flags fix all settings that could be searched.")
+        advice = advice_on_failure(f"continue with: {command}")
+        with TuningFolder.open(out, resume=options.resume) as folder, advice, log_to(out / LOG):
+            return _search(options, search, inputs, folder, fabric)
 
 
-def _go_on(job: Job, search: Search, inputs: Inputs, folder: TuningFolder, wanted: int, *, force: bool) -> Trial:
-    """Run what is missing; after each trial the folder holds the best one so far."""
-    origin = _origin(job, search, inputs)
-    if before := folder.read_origin():
-        refuse_changes(folder.path, before, origin, force=force)
-        warn_of_other_machine(before, origin)
-    trials = folder.read_trials(search.space)
-    folder.write_origin(origin)
+def _require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise UserError("`candapt tune` needs Optuna: install it with: pip install 'candapt[tune]'.") from None
+
+
+def _search(options: TuneOptions, search: "Search", inputs: Inputs, folder: TuningFolder, fabric: "Fabric") -> Trial:
+    """Run the trials that are missing; after each one the folder holds the best one so far."""
+    from candapt.tuning.search import run_trial
+
+    provenance = _provenance(options, search, inputs)
+    require_same(folder.path, folder.read_provenance(), provenance, force=options.force)
+    trials, wanted = folder.read_trials(search.space), options.trials
+    folder.write_provenance(provenance)
     for sentence in sentences(inputs.task, describe_data(inputs.task, *inputs.checks)):
         log.info("%s", sentence)
-    RunFolder(folder.path).write_broken(inputs.broken)
+    write_left_out(folder.path, inputs.left_out)
     log.info("Searched by %s: %s.", search.score, ", ".join(search.space))
     if trials:
-        log.info("%d of %d trials have ended already.", len(trials), wanted)
-    fabric = make_fabric(job.settings.training)
+        log.info("%d of %d trials are finished already.", len(trials), wanted)
     with counting("features") as count:
-        prepared = prepare(inputs.task, inputs.layers, fabric, inputs.cache, count)
-    with quiet_trainings(), SeriesBar("trials", wanted, min(len(trials), wanted)) as bar:
+        prepared = prepare(inputs.task, inputs.parts, fabric, inputs.cache, count)
+    with SeriesBar("trials", wanted, min(len(trials), wanted)) as bar:
         while len(trials) < wanted:
-            trial = run_trial(search, trials, prepared, inputs.layers, bar.advance)
+            trial = run_trial(search, trials, prepared, inputs.parts, bar.advance)
             if trial.number == 0 and trial.state == "failed":
                 raise UserError(f"The training with the settings to start from failed: {trial.reason}")
             trials.append(trial)
-            best = _keep(job, search, trials, folder)
+            best = _store(options, search, trials, folder)
             bar.count(f"trials, best {_figure(best.score)}")
             if not console.is_terminal:
                 log.info("%d/%d %s; %s.", len(trials), wanted, describe(trial, search.score), bar.time_left)
-    best = _keep(job, search, trials, folder)  # a kill may have left files of different ages
-    show(job, search, trials, best, folder)
+    best = _store(options, search, trials, folder)  # a kill may have left files of different ages
+    show(options, search, trials, best, folder)
     return best
 
 
-def _origin(job: Job, search: Search, inputs: Inputs) -> Origin:
+def _provenance(options: TuneOptions, search: "Search", inputs: Inputs) -> Provenance:
     """What the search is started with."""
-    origin = origin_of(job.describe() | search.describe(), inputs.task, inputs.checks, None, inputs.layers)
-    origin["versions"]["optuna"] = optuna.__version__
-    return origin
+    import optuna
+
+    provenance = inputs.provenance(options.describe() | search.describe())
+    provenance["versions"]["optuna"] = optuna.__version__
+    return provenance
 
 
-def _keep(job: Job, search: Search, trials: Sequence[Trial], folder: TuningFolder) -> Trial:
-    """Write the trials and the settings of the best one, which there is: the first one is complete."""
+def _store(options: TuneOptions, search: "Search", trials: Sequence[Trial], folder: TuningFolder) -> Trial:
+    """Write the trials and the settings of the best one, which exists: the first one is complete."""
     folder.write_trials(trials)
     best = best_of(trials, search.score) or trials[0]
-    chosen = replace(job, settings=apply(job.settings, best.settings))
-    told = f"Trial {best.number}, the best of {len(trials)} by {search.score}. Run it with: "
-    folder.write_config(chosen.describe(), f"{told}candapt adapt --config {CONFIG} --out RUN")
+    chosen = replace(options, settings=options.settings.changed(best.settings))
+    origin = f"Trial {best.number}, the best of {len(trials)} by {search.score}."
+    comment = f"{origin} Run it with: candapt adapt --config {CONFIG} --out RUN"
+    write_config(folder.path / CONFIG, chosen.describe(), comment)
     return best
 
 
@@ -127,25 +154,25 @@ def describe(trial: Trial, score: str) -> str:
     return f"trial {trial.number}: {score} {trial.score:.4f} {rounds}"
 
 
-def show(job: Job, search: Search, trials: Sequence[Trial], best: Trial, folder: TuningFolder) -> None:
-    """The best trials as a table, and what to do next."""
+def show(options: TuneOptions, search: "Search", trials: Sequence[Trial], best: Trial, folder: TuningFolder) -> None:
+    """Print the best trials as a table, and what to do next."""
     table = table_of(search, trials)
     if not output.is_terminal:  # a file or a pipe has no width that the table must fit
         table.width = output.measure(table, options=output.options.update(width=1000)).maximum
     output.print(table)
     start = f"trial 0, the settings to start from ({_figure(trials[0].score)})"
-    found = start if best is trials[0] else f"trial {best.number} ({_figure(best.score)}), before {start}"
+    winner = start if best is trials[0] else f"trial {best.number} ({_figure(best.score)}), before {start}"
     pruned = sum(trial.state == "pruned" for trial in trials)
     output.print(
-        f"Best by {search.score}: {found}; {pruned} of {len(trials)} trials were pruned. "
+        f"Best by {search.score}: {winner}; {pruned} of {len(trials)} trials were pruned. "
         f"All of them: {folder.path / TABLE}",
         markup=False,
     )
-    paths = shlex.join([str(job.source), str(job.target), "--config", str(folder.path / CONFIG)])
+    paths = shlex.join([str(options.source), str(options.target), "--config", str(folder.path / CONFIG)])
     output.print(f"Train with these settings: candapt adapt {paths} --out RUN", markup=False)
 
 
-def table_of(search: Search, trials: Sequence[Trial]) -> Table:
+def table_of(search: "Search", trials: Sequence[Trial]) -> Table:
     """The best trials first, pruned ones last; the first trial, with the settings to start from, is always there."""
     sign = -1 if SCORES[search.score].higher_is_better else 1
     ranked = sorted(trials, key=lambda trial: (trial.score is None, sign * (trial.score or 0), trial.number))

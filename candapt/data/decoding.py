@@ -1,28 +1,28 @@
-"""One image file of any kind into pixels: 8-bit, upright, on white where it is transparent."""
+"""Decoding image files of any kind into pixels, and checking every file of a domain once before training."""
 
-import io
+import hashlib
 import stat
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypedDict, TypeVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from candapt.errors import UserError
 
+# Formats that are read, whatever a file's ending. Others stay out: Pillow hands EPS to an outside program.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
-"""What such a file may hold, whatever its ending says. Others stay out: Pillow hands EPS to an outside program."""
-MAX_PIXELS = 178_000_000
-"""Images with more pixels are refused before they are decoded; just below Pillow's own limit."""
-MAX_BYTES = 2**30
-"""Larger files are refused before they are read."""
-LARGE = 25_000_000
-"""Images with more pixels are decoded one at a time, so that the threads together need no more memory than one does."""
+MAX_PIXELS = 178_000_000  # images with more pixels are refused before they are decoded; just below Pillow's own limit
+MAX_BYTES = 2**30  # larger files are refused before they are read
+LARGE = 25_000_000  # images with more pixels are decoded one at a time: many threads need no more memory than one
 
 _one_large = threading.Lock()
-_ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -31,62 +31,37 @@ _UPRIGHT = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}
-"""EXIF orientation -> what turns the stored image upright."""
-_SIDEWAYS = range(5, 9)
-"""EXIF orientations in which width and height change places."""
+}  # EXIF orientation -> what turns the stored image upright
+_SIDEWAYS = range(5, 9)  # EXIF orientations in which width and height change places
 
 
 class BrokenImageError(UserError):
     """An image file that cannot be used, and why."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        """Say it in one sentence; `repr` keeps odd bytes of a name printable."""
-        super().__init__(f"The image {str(path)!r} {reason}; replace or remove it.")
-        self.path = path
-        self.reason = reason
+        super().__init__(f"The image {str(path)!r} {reason}; replace or remove it.")  # `repr` escapes odd bytes
+        self.path, self.reason = path, reason
 
     def __reduce__(self) -> tuple[type["BrokenImageError"], tuple[Path, str]]:
-        """Let it cross from a worker process."""
-        return type(self), (self.path, self.reason)
-
-
-class Stored(NamedTuple):
-    """An image as it is stored in its file."""
-
-    size: tuple[int, int]
-    """Width and height, upright."""
-    grey: bool
-    """Whether it has no color."""
+        return type(self), (self.path, self.reason)  # lets it cross from a worker process
 
 
 def read_image(
     path: Path, *, grey: bool = False, min_size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-    """Decode an image file of any kind into 8-bit RGB (or grey), upright, on white where it is transparent.
+    """The image in a file as 8-bit RGB, or mode L with `grey`, upright and on white where it is transparent.
 
-    Args:
-        path: the file.
-        grey: return one channel (mode L) in place of three.
-        min_size: a JPEG may be decoded at a half, a quarter or an eighth of its size, which is much faster, as long as
-            both sides stay at least this long; by default it is decoded whole.
-        max_pixels: larger images are refused before they are decoded (Pillow itself refuses above 178,956,970).
-
-    Raises:
-        BrokenImageError: the file cannot be read or decoded, or has too many pixels.
+    With `min_size` a JPEG may be decoded at a half, a quarter or an eighth of its size, which is much faster, as long
+    as both sides stay at least this long. A `BrokenImageError` gives the reason if the file cannot be decoded; an image
+    with more than `max_pixels` is refused before that (Pillow itself refuses above 178,956,970).
     """
     return decode(Path(path), path, grey=grey, min_size=min_size, max_pixels=max_pixels)[0]
 
 
 def decode(
-    path: Path,
-    file: Path | io.BytesIO,
-    *,
-    grey: bool = False,
-    min_size: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> tuple[Image.Image, "Stored"]:
-    """The image, and what is known of it as it is stored; `path` is only for the message."""
+    path: Path, file: Path | BytesIO, *, grey: bool = False, min_size: int | None = None, max_pixels: int = MAX_PIXELS
+) -> tuple[Image.Image, tuple[int, int], bool]:
+    """The image, its upright size in the file and whether that has no color; `path` is only for the message."""
     try:
         with Image.open(file, formats=FORMATS) as image:
             size = image.size
@@ -97,7 +72,7 @@ def decode(
                 image.draft(None, (min_size, min_size))
             with _one_large if image.width * image.height > LARGE else nullcontext():
                 image.load()
-                # Only now: Pillow itself turns a TIFF while loading it, and a PNG may tell its orientation at the end.
+                # Only now: Pillow itself turns a TIFF while loading it, and a PNG may store its orientation at the end.
                 orientation = _orientation(image)
                 size = size if can_shrink else image.size
                 upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
@@ -107,13 +82,13 @@ def decode(
         raise BrokenImageError(path, f"has more pixels than the limit of {max_pixels:,}") from error
     except Exception as error:  # damaged files make Pillow's plugins raise almost anything
         raise BrokenImageError(path, why_unusable(error)) from error
-    return converted, Stored(size[::-1] if orientation in _SIDEWAYS else size, colorless)
+    return converted, size[::-1] if orientation in _SIDEWAYS else size, colorless
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 where it is missing or unreadable: damaged notes do not make an image useless."""
+    """EXIF orientation, 1 where it is missing or unreadable: an image with damaged metadata is still useful."""
     try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # as above
         return 1
 
@@ -131,7 +106,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_grey(image: Image.Image) -> Image.Image:
-    """Eight-bit grey from any mode."""
+    """Eight-bit gray from any mode."""
     if image.mode == "F" or image.mode.startswith("I"):
         return _scaled(image)
     if image.mode in ("1", "L") and not image.has_transparency_data:
@@ -140,7 +115,7 @@ def _to_grey(image: Image.Image) -> Image.Image:
 
 
 def _scaled(image: Image.Image) -> Image.Image:
-    """Eight bits from 16-bit, 32-bit or float grey.
+    """Eight bits from 16-bit, 32-bit or float gray.
 
     White is 65535 for 16 bits. The others have no agreed white: it is 1 for floats within [0, 1], else 255 or 65535 if
     all values are within that, else the values are stretched from the darkest to the lightest.
@@ -160,22 +135,93 @@ def _scaled(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.rint(values, out=values).astype(np.uint8))
 
 
-def check_size(path: Path) -> None:
-    """Refuse what is no plain file, such as a pipe that never ends, or too large to be an image."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise BrokenImageError(path, "is not a plain file")
-    if status.st_size > MAX_BYTES:
-        raise BrokenImageError(path, f"is larger than {MAX_BYTES:,} bytes")
-
-
 def why_unusable(error: Exception) -> str:
-    """The rest of a sentence that begins with the file's name."""
+    """The reason as the rest of a sentence that begins with the file's name."""
     if isinstance(error, UnidentifiedImageError):
         return "is not an image in a known format"
     if isinstance(error, FileNotFoundError):
         return "does not exist or is a link that leads nowhere"
     if isinstance(error, PermissionError):
         return "may not be read by this user"
-    detail = " ".join(str(error).split()) or type(error).__name__
-    return f"cannot be decoded ({detail})"
+    return f"cannot be decoded ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+class Checking(TypedDict, total=False):
+    """Options of all functions that make a domain of image files: how the files are checked and read."""
+
+    workers: int  # threads that decode, by default 1; they change the speed only, never a value
+    strict: bool  # raise a `UserError` if a file does not decode; by default a warning names it and it is left out
+    progress: Progress | None  # called after each file
+
+
+@dataclass(frozen=True)
+class ImageCheck:
+    """The result of decoding every file of a list."""
+
+    paths: tuple[Path, ...]  # files that decode, in the order given
+    sizes: tuple[tuple[int, int], ...]  # width and height of each of them, upright
+    hashes: tuple[str, ...]  # hash of the bytes of each of them
+    broken: tuple[tuple[Path, str], ...] = ()  # files that do not decode, each with the reason
+    empty: tuple[tuple[Path, str], ...] = ()  # class folders without a usable image, each with that as the reason
+    grey: int = 0  # how many of the files that decode are stored without color
+
+    def duplicates(self, other: "ImageCheck") -> list[tuple[Path, Path]]:
+        """Pairs of one file here and one there whose bytes are the same."""
+        there: dict[str, list[Path]] = {}
+        for path, key in zip(other.paths, other.hashes, strict=True):
+            there.setdefault(key, []).append(path)
+        return [(path, twin) for path, key in zip(self.paths, self.hashes, strict=True) for twin in there.get(key, ())]
+
+
+def check_images(paths: Sequence[Path], *, workers: int = 1, progress: Progress | None = None) -> ImageCheck:
+    """Which files decode and which do not; every file is decoded once, in `workers` threads.
+
+    JPEGs are decoded at an eighth of their size, which still reads all of their data and so notices a truncated file.
+    """
+    good: list[tuple[Path, tuple[int, int], bool, str]] = []
+    broken: list[tuple[Path, str]] = []
+    for done, (path, result) in enumerate(zip(paths, in_threads(_check_one, paths, workers), strict=True), start=1):
+        if isinstance(result, str):
+            broken.append((path, result))
+        else:
+            good.append((path, *result))
+        if progress is not None:
+            progress(done, len(paths))
+    checked, sizes, colorless, hashes = zip(*good, strict=True) if good else ((), (), (), ())
+    return ImageCheck(checked, sizes, hashes, tuple(broken), grey=sum(colorless))
+
+
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """Results in the order of the items. Threads suffice: Pillow releases the interpreter to decode and resize."""
+    if workers <= 1 or len(items) <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(min(workers, len(items))) as pool:
+        yield from pool.map(work, items)
+
+
+def _check_one(path: Path) -> tuple[tuple[int, int], bool, str] | str:
+    """The size of an image, whether it has no color, and the hash of its bytes; or the reason why it is broken."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # such as a pipe that never ends
+            return "is not a plain file"
+        if status.st_size > MAX_BYTES:
+            return f"is larger than {MAX_BYTES:,} bytes"
+        data = path.read_bytes()  # read once, for the hash and the decoder
+        _, size, colorless = decode(path, BytesIO(data), min_size=1)
+    except BrokenImageError as error:
+        return error.reason
+    except (OSError, ValueError) as error:  # a `ValueError` for what no name can have: a null character in a list
+        return why_unusable(error)
+    return size, colorless, content_hash(data)
+
+
+def content_hash(data: bytes) -> str:
+    """A hash that identifies the content of a file."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,14 +1,17 @@
-"""Printed digits that are drawn on the spot, and the handwritten digits they are adapted to.
+"""Printed digits, rendered on demand, and the handwritten digits to which the demo adapts a classifier.
 
-The source domain costs nothing to label: each image is a digit of one of the fonts that matplotlib ships, slanted,
-turned, thickened, stretched and bent a little at random. The target domain is scikit-learn's `load_digits`: the 1,797
-test images of the UCI data set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998), written by 13
-people. There a 32 x 32 bitmap, filled by the digit from top to bottom, was reduced to 8 x 8 by counting the
-ink in blocks of 4 x 4, and the drawing ends with the same step, so both domains hold counts from 0 to 16. What is left
-between them is the gap between print and handwriting.
+The source domain costs nothing to label: each image shows a digit in one of 17 fonts, slightly slanted, rotated,
+thickened, stretched and warped at random. The target domain is scikit-learn's `load_digits`: the 1,797 test images of
+the UCI data set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998), written by 13 people. That
+data set scales each digit to the full height of a 32 x 32 bitmap and reduces the bitmap to 8 x 8 by counting the ink in
+blocks of 4 x 4. Rendering ends with the same step, so both domains hold counts from 0 to 16 and differ only by the gap
+between print and handwriting.
 
-The defaults of `Rendering` were set by eye and by statistics of the unlabelled target (ink per image, row and column,
-and empty columns). No target label was used for them.
+The defaults of `Rendering` were chosen by eye and from statistics of the unlabeled target (ink per image, row and
+column, and empty columns). No target label was used to choose them.
+
+`glyphs.npz` holds the digits of all fonts as bitmaps, so rendering needs neither font files nor a font library.
+`python -m benchmarks.glyphs` writes that file.
 """
 
 from dataclasses import dataclass
@@ -16,81 +19,58 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
-from scipy import ndimage
-from sklearn.datasets import load_digits
+import torch
+import torch.nn.functional as F
 
 from candapt.randomness import derive_seed
 
-FloatArray = npt.NDArray[np.floating[Any]]
+# SciPy and scikit-learn load slowly, so the functions that need them import them.
 
-# Left out: symbol fonts without digits, DejaVu Sans Mono (a dot inside its zero) and cmmi10 (old-style digits, whose
-# one is a small capital I).
+FloatArray = npt.NDArray[np.floating[Any]]
+LabeledImages = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+
+# Fonts in `glyphs.npz`, in the order of its first axis; `benchmarks/glyphs.py` names their origin. Another order would
+# change which font a seed selects, and so every rendered digit.
 FONTS = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
     *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 )
-"""File names, without .ttf, of the fonts that matplotlib ships and that have ten plain digits."""
-
-FRAME = 32
-"""Side of the bitmap in which ink is counted."""
-BLOCK = 4
-"""Side of the blocks of the bitmap that become one pixel each."""
-GLYPH = 96
-"""Height in pixels at which each digit of each font is rendered once."""
-MARGIN = GLYPH // 4
-"""Empty border around a rendered glyph, wide enough for the thickest stroke."""
-CANVAS = 64
-"""Side of the grid on which a deformed digit is looked at to find its bounding box."""
-REACH = 0.9
-"""Half the side of that grid, in glyph heights: room for a digit that is turned and bent."""
+GLYPHS = Path(__file__).with_name("glyphs.npz")  # bitmaps of every digit in every font
+FRAME = 32  # side of the bitmap whose ink is counted
+BLOCK = 4  # side of the blocks of that bitmap; each block becomes one pixel
+GLYPH = 96  # height of the bitmaps in `glyphs.npz`
+MARGIN = GLYPH // 4  # empty border around a glyph, wide enough for the thickest stroke
+CANVAS = 64  # side of the grid that samples a deformed digit before it is cropped to its bounding box
+REACH = 0.9  # half the side of that grid, in glyph heights: room for a rotated and warped digit
+RENDERED = 2000  # number of rendered digits in the demo's source domain
+SIDE = 16  # height and width to which `enlarge` scales the 8 x 8 digits, so that a network can pool three times
 
 
 @dataclass(frozen=True)
 class Rendering:
     """How much rendered digits vary. Lengths are in heights of the undeformed digit."""
 
-    rotation: float = 10.0
-    """Standard deviation of the angle by which a digit is turned, in degrees."""
-    shear: float = 0.15
-    """Standard deviation of the slant: the sideways shift of the digit's top against its bottom."""
-    width: float = 0.88
-    """Typical factor by which a digit's width is stretched."""
-    width_spread: float = 0.12
-    """Standard deviation of the logarithm of that factor."""
-    pen: float = 0.08
-    """Mean radius of the pen: strokes are thickened or thinned until they are, on average, twice as wide as this."""
-    pen_spread: float = 0.01
-    """Standard deviation of that radius."""
-    max_thinning: float = 0.01
-    """Most that is taken off each side of a stroke, so that a bold font stays bold and keeps its thin strokes."""
-    warp: float = 0.03
-    """Standard deviation of each coefficient of the smooth random displacement of points."""
-    warp_waves: int = 3
-    """Number of cosine waves along each axis in that displacement; more waves bend finer details."""
-    max_width: float = 0.72
-    """Largest width of the finished digit, as a share of the frame; wider digits are squeezed."""
-    shift: float = 0.02
-    """Standard deviation of the finished digit's sideways shift from the middle, as a share of the frame."""
+    rotation: float = 10.0  # standard deviation of the rotation angle, in degrees
+    shear: float = 0.15  # standard deviation of the slant: how far the digit's top is shifted relative to its bottom
+    width: float = 0.88  # median factor by which a digit's width is stretched
+    width_spread: float = 0.12  # standard deviation of the logarithm of that factor
+    pen: float = 0.08  # mean radius of the pen: strokes are thickened or thinned until their mean width is twice this
+    pen_spread: float = 0.01  # standard deviation of that radius
+    max_thinning: float = 0.01  # at most removed from each side of a stroke, so that bold fonts keep their thin strokes
+    warp: float = 0.03  # standard deviation of each coefficient of the smooth random displacement
+    warp_waves: int = 3  # cosine waves along each axis in that displacement; more waves bend finer details
+    max_width: float = 0.72  # maximum width of the finished digit, as a fraction of the frame; wider ones are squeezed
+    shift: float = 0.02  # standard deviation of its horizontal offset from the center, as a fraction of the frame
 
 
-def rendered_digits(
-    count: int, seed: int, rendering: Rendering | None = None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw printed digits. Image `i` shows digit `i % 10` and depends on nothing but `seed`, `i` and `rendering`.
+def rendered_digits(count: int, seed: int, rendering: Rendering | None = None) -> LabeledImages:
+    """Return images of printed digits (count, 8, 8) with ink counts from 0 to 16, and their labels (count,).
 
-    Args:
-        count: number of images; a multiple of ten gives every digit equally often.
-        seed: what the random choices are derived from.
-        rendering: how much the digits vary.
-
-    Returns:
-        Images of shape (count, 8, 8) with ink counts from 0 to 16, and labels of shape (count,).
+    Image `i` shows digit `i % 10` and depends only on `seed`, `i` and `rendering`.
     """
     rendering = rendering or Rendering()
     labels = np.arange(count, dtype=np.int64) % 10
@@ -101,24 +81,47 @@ def rendered_digits(
     return _block_counts(bitmaps), labels
 
 
-def handwritten_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The UCI digits that come with scikit-learn: images (1797, 8, 8) with ink counts from 0 to 16, labels (1797,)."""
+def handwritten_digits() -> LabeledImages:
+    """Return scikit-learn's UCI digits: images (1797, 8, 8) with ink counts from 0 to 16, and labels (1797,)."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     return np.asarray(digits.images, dtype=np.float32), np.asarray(digits.target, dtype=np.int64)
 
 
+def enlarge(x: FloatArray) -> FloatArray:
+    """Return images (n, 16, 16) with values from 0 to 1, interpolated from ink counts (n, 8, 8) from 0 to 16."""
+    images = torch.as_tensor(x)[:, None] / BLOCK**2
+    return F.interpolate(images, size=(SIDE, SIDE), mode="bilinear").squeeze(1).numpy()
+
+
+def write_demo_data(folder: Path, seed: int) -> None:
+    """Create `folder` with both domains as feature files and the target's labels as a CSV file.
+
+    The labels have a file of their own because adaptation must not see them; they only serve to measure accuracy.
+    """
+    folder.mkdir(parents=True)
+    x, y = rendered_digits(RENDERED, seed)
+    np.savez_compressed(folder / "rendered.npz", x=enlarge(x), y=y)
+    x, y = handwritten_digits()
+    np.savez_compressed(folder / "handwritten.npz", x=enlarge(x))
+    rows = "".join(f"{row},{label}\n" for row, label in enumerate(y))
+    (folder / "handwritten-labels.csv").write_text(f"path,label\n{rows}", encoding="utf-8")
+
+
 def _block_counts(bitmaps: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """Number of ink pixels in each block: (n, 32, 32) -> (n, 8, 8)."""
-    side = FRAME // BLOCK
-    blocks = bitmaps.reshape(-1, side, BLOCK, side, BLOCK)
+    """Return the number of ink pixels in each block: (n, 32, 32) -> (n, 8, 8)."""
+    blocks = bitmaps.reshape(-1, FRAME // BLOCK, BLOCK, FRAME // BLOCK, BLOCK)
     return np.asarray(blocks.sum(axis=(2, 4)), dtype=np.float32)
 
 
 def _draw(digit: int, rendering: Rendering, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """One deformed digit as a bitmap (32, 32) that it fills from top to bottom."""
+    """Return a randomly deformed digit as a bitmap (32, 32) that it fills from top to bottom."""
+    from scipy import ndimage
+
     glyph = _glyph(FONTS[rng.integers(len(FONTS))], digit)
-    # Distances to the outline instead of ink: adding to them thickens every stroke evenly, and being smooth they
-    # survive two resamplings, so ink is told from background only once, at the end.
+    # Work on distances to the outline instead of ink: adding a constant thickens every stroke evenly, and a smooth
+    # field survives two resamplings, so a single threshold at the end separates ink from background.
     field = ndimage.map_coordinates(glyph, _deformed_grid(glyph.shape, rendering, rng), order=1, mode="nearest")
     field += _added_thickness(glyph, rendering, rng)
     return _fill_frame(field, rendering, rng) > 0
@@ -126,50 +129,53 @@ def _draw(digit: int, rendering: Rendering, rng: np.random.Generator) -> npt.NDA
 
 @cache
 def _glyph(font: str, digit: int) -> npt.NDArray[np.float32]:
-    """Signed distance to the digit's outline, positive inside, in glyph heights; the digit is centered."""
-    path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{font}.ttf")
-    # The basic layout is built into every Pillow; the other one depends on an optional library.
-    face = ImageFont.truetype(str(path), 2 * GLYPH, layout_engine=ImageFont.Layout.BASIC)
-    left, top, right, bottom = face.getbbox(str(digit))
-    image = Image.new("L", (round(right - left), round(bottom - top)))
-    ImageDraw.Draw(image).text((-left, -top), str(digit), fill=255, font=face)
-    image = image.resize((round(GLYPH * image.width / image.height), GLYPH), Image.Resampling.BILINEAR)
-    ink = np.pad(np.asarray(image) > 127, MARGIN)
+    """Return the signed distance to a centered digit's outline, positive inside, in glyph heights."""
+    from scipy import ndimage
+
+    ink = np.pad(_bitmap(font, digit), MARGIN)
     distance = ndimage.distance_transform_edt(ink) - ndimage.distance_transform_edt(~ink)
     return np.asarray(distance / GLYPH, dtype=np.float32)
 
 
+def _bitmap(font: str, digit: int) -> npt.NDArray[np.bool_]:
+    """Return a digit's ink, cropped to its bounding box: shape (96, width)."""
+    bits, widths = _glyph_file()
+    row = FONTS.index(font)
+    return np.unpackbits(bits[row, digit], axis=1, count=int(widths[row, digit])).astype(bool)
+
+
+@cache
+def _glyph_file() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the packed bitmaps (font, digit, 96, bytes) and their widths in pixels (font, digit)."""
+    with np.load(GLYPHS, allow_pickle=False) as file:
+        return file["bits"], file["widths"]
+
+
 def _added_thickness(glyph: FloatArray, rendering: Rendering, rng: np.random.Generator) -> float:
-    """What to add to each side of a glyph's strokes, in glyph heights; at least half of a stroke is left."""
-    radius = _stroke_radius(glyph)
-    wanted = rng.normal(rendering.pen, rendering.pen_spread) - radius
-    return max(wanted, -min(rendering.max_thinning, radius / 2))
-
-
-def _stroke_radius(glyph: FloatArray) -> float:
-    """Half the mean width of a glyph's strokes, in glyph heights: a stroke's area over the length of its two sides."""
+    """Return what to add to each side of a glyph's strokes, in glyph heights; at least half of a stroke remains."""
     area = np.count_nonzero(glyph > 0)
     outline = np.count_nonzero((glyph > 0) & (glyph < 1.5 / GLYPH))  # ink pixels that touch the background
-    return area / outline / GLYPH
+    radius = area / outline / GLYPH  # half the mean stroke width
+    added = rng.normal(rendering.pen, rendering.pen_spread) - radius
+    return max(added, -min(rendering.max_thinning, radius / 2))
 
 
 def _deformed_grid(shape: tuple[int, ...], rendering: Rendering, rng: np.random.Generator) -> FloatArray:
-    """Where in a glyph each point of the canvas looks: pixel coordinates (row and column, 64, 64)."""
-    turn = np.deg2rad(rng.normal(0, rendering.rotation))
+    """Return the glyph's pixel coordinates that each canvas point samples: (row and column, 64, 64)."""
+    angle = np.deg2rad(rng.normal(0, rendering.rotation))
     slant = rng.normal(0, rendering.shear)
     stretch = rendering.width * np.exp(rng.normal(0, rendering.width_spread))
-    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    # In (row, column) order, from canvas to glyph: undo the turn, then the slant, then the stretch.
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    # In (row, column) order, from canvas to glyph: undo the rotation, then the slant, then the stretch.
     matrix = np.array([[1, 0], [slant / stretch, 1 / stretch]]) @ rotation
     axis = np.linspace(-REACH, REACH, CANVAS)
-    points = np.stack(np.meshgrid(axis, axis, indexing="ij"))
-    points += _displacement(rendering, rng)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij")) + _displacement(rendering, rng)
     center = (np.array(shape) - 1) / 2
     return np.tensordot(matrix, points, axes=1) * GLYPH + center[:, None, None]
 
 
 def _displacement(rendering: Rendering, rng: np.random.Generator) -> FloatArray:
-    """A smooth random displacement of the canvas, shape (row and column, 64, 64): a few long cosine waves."""
+    """Return a smooth random displacement of the canvas, (row and column, 64, 64): a sum of long cosine waves."""
     waves = np.arange(rendering.warp_waves)
     basis = np.cos(np.pi * np.outer((np.arange(CANVAS) + 0.5) / CANVAS, waves))  # (64, waves)
     coefficients = rng.normal(0, rendering.warp, (2, len(waves), len(waves)))
@@ -177,14 +183,15 @@ def _displacement(rendering: Rendering, rng: np.random.Generator) -> FloatArray:
 
 
 def _fill_frame(field: FloatArray, rendering: Rendering, rng: np.random.Generator) -> FloatArray:
-    """Cut out the digit's bounding box and scale it to the frame's height, in the middle up to a small shift."""
+    """Return the digit cropped to its bounding box, scaled to the frame's height and centered up to a small shift."""
+    from scipy import ndimage
+
     rows, columns = np.nonzero(field > 0)
-    top, bottom = rows.min(), rows.max() + 1
     left, right = columns.min(), columns.max() + 1
+    height = rows.max() + 1 - rows.min()
+    scale = max(height, (right - left) / rendering.max_width)  # canvas cells across the frame's width
     pixels = (np.arange(FRAME) + 0.5) / FRAME
-    height, width = bottom - top, right - left
-    scale = max(height, width / rendering.max_width)  # canvas cells along the frame's width
-    down = top + pixels * height
+    down = rows.min() + pixels * height
     across = (left + right) / 2 + (pixels - 0.5 + rng.normal(0, rendering.shift)) * scale
     grid = np.stack(np.meshgrid(down - 0.5, across - 0.5, indexing="ij"))
     return np.asarray(ndimage.map_coordinates(field, grid, order=1, mode="nearest"))

@@ -25,18 +25,18 @@ class Samples(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
 
-    def __len__(self) -> int:
-        """Number of samples."""
+    def __len__(self) -> int: ...
 
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
         """Samples as float32, shape (len(indices), *shape): with a seed a training view, else the evaluation view."""
 
 
 class ArraySamples:
-    """Samples that are already in memory; training and evaluation see the same values."""
+    """The rows of an array (n, ...), kept in memory as float32; training and evaluation see the same values."""
+
+    augmentation: str = "none"  # kind of the training views
 
     def __init__(self, array: Any) -> None:
-        """Take any array of shape (n, ...); it is kept as float32."""
         self.array = torch.as_tensor(np.asarray(array, dtype=np.float32))
 
     @property
@@ -45,13 +45,7 @@ class ArraySamples:
         return tuple(self.array.shape[1:])
 
     def __len__(self) -> int:
-        """Number of samples."""
         return len(self.array)
-
-    @property
-    def augmentation(self) -> str:
-        """There are no training views of their own."""
-        return "none"
 
     def fingerprint(self) -> str:
         """Hash of the values."""
@@ -64,7 +58,7 @@ class ArraySamples:
 
 
 class ChosenSamples:
-    """Some of other samples, in the order of the rows given."""
+    """The given rows of other samples, in their order."""
 
     def __init__(self, samples: Samples, rows: Tensor) -> None:
         self.samples, self.rows = samples, rows
@@ -75,7 +69,6 @@ class ChosenSamples:
         return self.samples.shape
 
     def __len__(self) -> int:
-        """Number of samples."""
         return len(self.rows)
 
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
@@ -88,15 +81,13 @@ class Domain:
     """Samples without labels. An array is accepted in place of `Samples`."""
 
     samples: Samples
-    names: Sequence[str] = ()
-    """What each sample is called in predictions: a file's path, or by default its row number."""
+    names: Sequence[str] = ()  # what each sample is called in predictions: a file's path, or by default its row number
 
     def __post_init__(self) -> None:
-        """Wrap a bare array and number unnamed samples."""
         if not hasattr(self.samples, "read"):
             object.__setattr__(self, "samples", ArraySamples(self.samples))
         if not len(self.names):
-            object.__setattr__(self, "names", tuple(str(row) for row in range(len(self.samples))))
+            object.__setattr__(self, "names", tuple(map(str, range(len(self.samples)))))
 
     @property
     def size(self) -> int:
@@ -108,15 +99,13 @@ class Domain:
 class LabeledDomain(Domain):
     """Samples with labels: the source, or a target on which an oracle reports."""
 
-    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """Class index of each sample, shape (n,)."""
-    classes: tuple[str, ...] = ()
-    """Class names; a label is an index into them."""
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # class of each sample, (n,)
+    classes: tuple[str, ...] = ()  # class names; a label is an index into them
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A labelled source and an unlabelled target. There is no place for target labels."""
+    """A labeled source and an unlabeled target. There is no place for target labels."""
 
     source: LabeledDomain
     target: Domain

@@ -9,27 +9,31 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples
-from candapt.data.small_images import SmallImageSamples
 from candapt.errors import UserError
-from candapt.untrusted import memory, shortened, size_in_words
+from candapt.storage.safe_reading import format_size, memory, shortened
 
-MAX_CLASSES = 65_536
-"""Classes of a task; more are taken for a mistake."""
+MAX_CLASSES = 65_536  # classes of a task; more are taken for a mistake
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
+# Readers of array headers by version; the third version is for names of record fields, which these arrays do not have.
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
 
 def read_arrays(path: Path, *names: str) -> Arrays:
-    """The named arrays of an `.npz` file that it has; never runs code from the file.
+    """Those of the named arrays that an `.npz` file has; never runs code from the file.
 
-    What an array declares is compared with what is stored and with the memory of this machine before it is read.
+    The size that an array declares is compared with what is stored and with the machine's memory before it is read.
     """
+    place = repr(str(path))
     if not path.exists():
-        raise UserError(f"There is no file {str(path)!r}: check the path.")
+        raise UserError(f"There is no file {place}: check the path.")
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise UserError(f"{str(path)!r} is not an .npz file, or not a whole one: write it with numpy.savez.")
+        raise UserError(f"{place} is not an .npz file, or not a whole one: write it with numpy.savez.")
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.filename in {f"{name}.npy" for name in names}]
@@ -41,18 +45,16 @@ def read_arrays(path: Path, *names: str) -> Arrays:
         return arrays
     except Exception as error:  # damaged files make zipfile, zlib and numpy raise almost anything
         reason = shortened(str(error) or type(error).__name__)
-        raise UserError(
-            f"{str(path)!r} cannot be read as an .npz file ({reason}): write it with numpy.savez."
-        ) from None
+        raise UserError(f"{place} cannot be read as an .npz file ({reason}): write it with numpy.savez.") from None
 
 
 def _check_members(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuse arrays that would take more memory than they hold values for, or than there is."""
+    """Raise a `ValueError` for arrays that would take more memory than their values need, or than there is."""
     if len({member.filename for member in members}) < len(members):
         raise ValueError("it holds two arrays of one name")
     total = sum(member.file_size for member in members)
     if total > memory() // 2:
-        raise ValueError(f"its arrays take {size_in_words(total)}, more than half of this machine's memory")
+        raise ValueError(f"its arrays take {format_size(total)}, more than half of this machine's memory")
     for member in members:
         with archive.open(member) as file:
             shape, dtype = _declared(file)
@@ -62,7 +64,7 @@ def _check_members(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo])
 
 
 def _declared(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type in the header of an array; an object array, which is pickled, is refused."""
+    """Shape and type in the header of an array; a `ValueError` for Python objects, which would be unpickled."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"an array is of format {version}")
@@ -75,32 +77,20 @@ def _declared(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _check_text(array: np.ndarray[Any, Any], name: str) -> None:
-    """Refuse text with numbers that no letter has, of which Python cannot make a string."""
+    """Raise a `ValueError` for text with numbers that no letter has, of which Python cannot make a string."""
     if array.dtype.kind == "U" and array.size:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if codes.max() > sys.maxunicode:
             raise ValueError(f"{name} holds numbers that are no letters")
 
 
-_HEADERS: dict[tuple[int, int], Any] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-"""Readers by version; the third one is for names of record fields, which these arrays do not have."""
-
-
 def feature_domain(path: Path, *, augment: bool = True) -> Domain:
-    """The samples of a feature file, named by their row numbers; labels in the file are not read.
-
-    Args:
-        path: `.npz` file with x.
-        augment: draw random training views of small images; feature vectors have none.
-    """
+    """The samples x of an `.npz` file, named by their row numbers; `augment` draws training views of small images."""
     return Domain(array_samples(checked_samples(read_arrays(path, "x"), path), augment=augment))
 
 
 def labeled_feature_domain(path: Path, *, augment: bool = True) -> LabeledDomain:
-    """The same with labels, from an `.npz` file with x and y."""
+    """The same with labels y."""
     arrays = read_arrays(path, "x", "y", "classes")
     x = checked_samples(arrays, path)
     if "y" not in arrays:
@@ -111,13 +101,12 @@ def labeled_feature_domain(path: Path, *, augment: bool = True) -> LabeledDomain
 def array_samples(x: Any, *, augment: bool = True) -> Samples:
     """Feature vectors (n, d), or images (n, h, w) or (n, channels, h, w) with random training views."""
     x = np.asarray(x)
-    if x.ndim == 2 or not augment:
-        return ArraySamples(x[:, None] if x.ndim == 3 else x)
-    return SmallImageSamples(x[:, None] if x.ndim == 3 else x)
+    x = x[:, None] if x.ndim == 3 else x
+    return ArraySamples(x) if x.ndim == 2 or not augment else SmallImageSamples(x)
 
 
 def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str, augment: bool = True) -> LabeledDomain:
-    """A labelled domain from arrays; without names the classes are called by their numbers."""
+    """A labeled domain from arrays; without names the classes are called by their numbers."""
     y = np.asarray(y)
     if y.ndim != 1 or len(y) != len(x):
         raise UserError(f"{where} has {len(x)} rows of x but labels of shape {y.shape}: give one label per row.")
@@ -127,17 +116,16 @@ def labeled_arrays(x: Any, y: Any, names: Any = None, *, where: str, augment: bo
     if len(numbers) < 2:
         raise UserError(f"{where} has only one class ({numbers[0]}): a classifier needs at least two.")
     if names is None:
-        classes = tuple(str(number) for number in numbers)
+        classes = tuple(map(str, numbers))
     else:
-        classes, labels = tuple(str(name) for name in np.asarray(names).ravel()), y
+        classes, labels = tuple(map(str, np.asarray(names).ravel())), y
         if len(set(classes)) < len(classes):
             raise UserError(f"{where} names a class twice: give each class a name of its own.")
         if y.min() < 0 or y.max() >= len(classes):
             raise UserError(f"{where} names {len(classes)} classes but has labels from {y.min()} to {y.max()}.")
     if len(classes) > MAX_CLASSES:
-        raise UserError(f"{where} has {len(classes):,} classes, but at most {MAX_CLASSES:,} can be told apart.")
-    samples = array_samples(x, augment=augment)
-    return LabeledDomain(samples, (), torch.as_tensor(labels.astype(np.int64)), classes)
+        raise UserError(f"{where} has {len(classes):,} classes, but at most {MAX_CLASSES:,} are supported.")
+    return LabeledDomain(array_samples(x, augment=augment), (), torch.as_tensor(labels.astype(np.int64)), classes)
 
 
 def checked_samples(arrays: Arrays, path: Path | str) -> np.ndarray[Any, Any]:
@@ -158,3 +146,38 @@ def checked_samples(arrays: Arrays, path: Path | str) -> np.ndarray[Any, Any]:
             "remove or replace them."
         )
     return x
+
+
+class SmallImageSamples(ArraySamples):
+    """Images of shape (n, channels, height, width); in training they are turned, zoomed, slanted and shifted a little.
+
+    This replaces the random crop of photographs. There is no flip, which would turn some characters into others.
+    """
+
+    augmentation = "affine"
+    ROTATION = math.radians(10)  # largest angle either way
+    ZOOM = 0.1  # largest logarithm of the zoom of either axis
+    SHEAR = 0.1  # largest slant either way, as a share of the height
+    SHIFT = 0.08  # largest shift either way along each axis, as a share of the image
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        # Fills what a view uncovers at the border: drawn characters have the darkest value as their background.
+        self.background = float(self.array.amin()) if len(self.array) else 0.0
+
+    def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
+        """The images at `indices`, or with a seed random views of them."""
+        images = super().read(indices)
+        if seed is None:
+            return images
+        grid = F.affine_grid(self.random_maps(len(images), seed), list(images.shape), align_corners=False)
+        return F.grid_sample(images - self.background, grid, align_corners=False) + self.background
+
+    def random_maps(self, count: int, seed: int) -> Tensor:
+        """Affine maps from positions in a view to those in its image, shape (count, 2, 3), in half images."""
+        generator = torch.Generator().manual_seed(seed)
+        limits = torch.tensor([self.ROTATION, self.ZOOM, self.ZOOM, self.SHEAR, 2 * self.SHIFT, 2 * self.SHIFT])
+        angle, wide, high, slant, right, down = ((2 * torch.rand(count, 6, generator=generator) - 1) * limits).unbind(1)
+        cos, sin = angle.cos(), angle.sin()
+        rows = [cos * wide.exp(), slant - sin * wide.exp(), right, sin * high.exp(), cos * high.exp(), down]
+        return torch.stack(rows, 1).view(count, 2, 3)

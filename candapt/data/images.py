@@ -6,45 +6,34 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from candapt.data.checking import ImageCheck, Progress, check_images, content_hash, in_threads
-from candapt.data.decoding import read_image
+from candapt.data.decoding import Checking, ImageCheck, Progress, check_images, content_hash, in_threads, read_image
 from candapt.data.domains import Domain, LabeledDomain
-from candapt.data.transforms import ImageSettings, Views
+from candapt.data.transforms import Views
 from candapt.errors import UserError
 from candapt.randomness import generator
+from candapt.settings import ImageSettings
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff"})
-"""Endings of the files that are taken for images, in lower case."""
-MAX_WAYS = 32
-"""In how many ways one folder may be reached over links."""
-MAX_NAMED = 3
-"""How many names one error sentence lists before it only counts."""
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # of image files, in lower case
+ENDINGS = ", ".join(SUFFIXES)
+MAX_WAYS = 32  # in how many ways one folder may be reached over links
+MAX_NAMED = 3  # names that one sentence lists before it only counts
 
 
 class ImageSamples:
-    """Image files that are decoded and transformed whenever they are read."""
+    """Image files that are decoded, in `workers` threads, and transformed whenever they are read."""
 
     def __init__(
         self, paths: Sequence[Path], views: Views, *, workers: int = 1, hashes: Sequence[str] | None = None
     ) -> None:
-        """Keep the files.
-
-        Args:
-            paths: image files.
-            views: makes the training and the evaluation view.
-            workers: threads that decode; they change the speed only, never a value.
-            hashes: hash of the bytes of each file, where it is known already.
-        """
-        self.paths = tuple(paths)
-        self.views = views
-        self.workers = workers
-        self.hashes = hashes
+        self.paths, self.views, self.workers = tuple(paths), views, workers
+        self.hashes = hashes  # of the bytes of each file, if they are known already
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +41,6 @@ class ImageSamples:
         return self.views.shape
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.paths)
 
     @property
@@ -61,7 +49,7 @@ class ImageSamples:
         return self.views.settings.augmentation
 
     def fingerprint(self) -> str:
-        """Hash of the files' content, in order, and of how the evaluation view is made of it."""
+        """Hash of the files' content, in order, and of the settings of the evaluation view."""
         hashes = self.hashes or [content_hash(path.read_bytes()) for path in self.paths]
         settings = replace(self.views.settings, augmentation="none")
         return content_hash("\n".join([repr(settings), *hashes]).encode())
@@ -89,76 +77,62 @@ class ImageSamples:
 
 
 def image_domain(
-    folder: Path,
-    settings: ImageSettings | None = None,
-    *,
-    workers: int = 1,
-    strict: bool = False,
-    progress: Progress | None = None,
+    folder: Path, settings: ImageSettings | None = None, **checking: Unpack[Checking]
 ) -> tuple[Domain, ImageCheck]:
-    """All images below a folder, flat or nested, without labels.
+    """All images below a folder, flat or nested, without labels; a `UserError` if none can be used.
 
-    Args:
-        folder: where to look.
-        settings: how an image becomes the network's input.
-        workers: threads that decode.
-        strict: refuse the folder if a file does not decode; otherwise such files are left out.
-        progress: told how many of the files have been checked.
-
-    Returns:
-        The domain, named by path relative to the folder, and what the check has shown, with the files left out.
-
-    Raises:
-        UserError: there is no usable image, or `strict` and a file is broken.
+    Samples are named by their path relative to the folder. Files that do not decode are listed in the check.
     """
-    folder = _existing_folder(folder)
+    _require_folder(folder)
     paths = find_images(folder)
     if not paths:
-        raise UserError(f"No image was found below {str(folder)!r}; files ending in {_endings()} are looked for.")
-    check = usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
-    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
-    return Domain(samples, _names(check.paths, folder)), check
+        raise UserError(f"No image was found below {str(folder)!r}; image files end in {ENDINGS}.")
+    samples, check = usable_samples(folder, paths, settings, **checking)
+    return Domain(samples, tuple(map(_name_below(folder), samples.paths))), check
 
 
 def labeled_image_domain(
-    folder: Path,
+    folder: Path, settings: ImageSettings | None = None, *, skip_empty: bool = False, **checking: Unpack[Checking]
+) -> tuple[LabeledDomain, ImageCheck]:
+    """Images with labels: one subfolder per class, in sorted order, with its images anywhere below it.
+
+    If `images` is the only folder in `folder`, as in a domain of Office-31, the class folders are in there. A class
+    without a usable image is a `UserError`; with `skip_empty` a warning names it and it is left out.
+    """
+    _require_folder(folder)
+    root = _class_root(folder)
+    files = {name: find_images(root / name) for name in _class_names(root)}
+    paths = sorted((path for of_class in files.values() for path in of_class), key=_name_below(folder))
+    samples, check = usable_samples(folder, paths, settings, **checking)
+    class_of = [path.relative_to(root).parts[0] for path in samples.paths]
+    classes = _filled_classes(folder, sorted(files), set(class_of), skip_empty=skip_empty)
+    empty = tuple((root / name, "is a class without a usable image") for name in sorted(files.keys() - set(classes)))
+    position = {name: index for index, name in enumerate(classes)}
+    labels = torch.tensor([position[name] for name in class_of], dtype=torch.int64)
+    names = tuple(map(_name_below(folder), samples.paths))
+    return LabeledDomain(samples, names, labels, classes), replace(check, empty=empty)
+
+
+def usable_samples(
+    place: Path,
+    paths: Sequence[Path],
     settings: ImageSettings | None = None,
     *,
     workers: int = 1,
     strict: bool = False,
-    skip_empty: bool = False,
     progress: Progress | None = None,
-) -> tuple[LabeledDomain, ImageCheck]:
-    """Images with labels: one sub-folder a class, with its images anywhere below it.
-
-    A folder whose only folder is `images`, as a domain of Office-31 is, is taken for what is in there.
-
-    Args:
-        folder: where the class folders are.
-        settings: how an image becomes the network's input.
-        workers: threads that decode.
-        strict: refuse the folder if a file does not decode; otherwise such files are left out.
-        skip_empty: leave out a class without a usable image, with a warning, where it would be refused.
-        progress: told how many of the files have been checked.
-
-    Returns:
-        The domain, named by path relative to `folder`, classes in sorted order, and what the check has shown.
-
-    Raises:
-        UserError: the folder is not laid out like this, or `strict` and a file is broken.
-    """
-    folder = _existing_folder(folder)
-    root = _class_root(folder)
-    files = {name: find_images(root / name) for name in _class_names(root)}
-    paths = sorted((path for of_class in files.values() for path in of_class), key=_sort_key(folder))
-    check = usable(folder, check_images(paths, workers=workers, progress=progress), strict=strict)
-    names_of_classes = [path.relative_to(root).parts[0] for path in check.paths]
-    classes = _filled_classes(folder, sorted(files), set(names_of_classes), skip_empty=skip_empty)
-    empty = tuple((root / name, "is a class without a usable image") for name in sorted(files.keys() - set(classes)))
-    position = {name: index for index, name in enumerate(classes)}
-    labels = torch.tensor([position[name] for name in names_of_classes], dtype=torch.int64)
-    samples = ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes)
-    return LabeledDomain(samples, _names(check.paths, folder), labels, classes), replace(check, empty=empty)
+) -> tuple[ImageSamples, ImageCheck]:
+    """Samples of those files that decode, and the check of all; `place`, for messages, is where the files come from."""
+    check = check_images(paths, workers=workers, progress=progress)
+    count = len(check.broken)
+    sentence = f"{count} of {len(paths)} image files in {str(place)!r} cannot be used"
+    named = "; ".join(f"{str(path)!r} {reason}" for path, reason in check.broken[:MAX_NAMED])
+    named += f"; and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
+    if count and (strict or not check.paths):
+        raise UserError(f"{sentence}: {named}.")
+    if count:
+        logger.warning("%s and are left out: %s.", sentence, named)
+    return ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers, hashes=check.hashes), check
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -167,8 +141,7 @@ def find_images(folder: Path) -> list[Path]:
     Links are followed, but not back into a folder they are in. Hidden files and folders and `__MACOSX` are left out.
     A link that leads nowhere counts as a file, so that it is reported and not overlooked.
     """
-    folder = Path(folder)
-    return sorted(_walk(folder), key=_sort_key(folder))
+    return sorted(_walk(folder), key=_name_below(folder))
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -179,7 +152,7 @@ def _walk(top: Path) -> Iterator[Path]:
         folder, above = waiting.pop()
         try:
             status = folder.stat()
-            entries = [entry for entry in os.scandir(folder) if not _is_hidden(entry.name)]
+            entries = _visible(folder)
         except OSError as error:
             raise UserError(f"The folder {_cut(folder)} cannot be listed ({error.strerror}); check it.") from error
         identity = (status.st_dev, status.st_ino)
@@ -191,85 +164,60 @@ def _walk(top: Path) -> Iterator[Path]:
         for entry in entries:
             if entry.is_dir():
                 waiting.append((folder / entry.name, above | {identity}))
-            elif Path(entry.name).suffix.lower() in SUFFIXES and (entry.is_file() or _leads_nowhere(entry)):
+            elif _has_image_name(entry) and (entry.is_file() or not os.path.exists(entry.path)):
                 yield folder / entry.name
 
 
 def _cut(folder: Path) -> str:
-    """A path for a sentence, which may be longer than a sentence should be."""
+    """The path for a sentence, without the middle of a very long one."""
     text = str(folder)
     return repr(text if len(text) <= 300 else f"{text[:150]}…{text[-150:]}")
 
 
-def _is_hidden(name: str) -> bool:
-    """Names that systems add to folders beside what the user put there."""
-    return name.startswith(".") or name == "__MACOSX"
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    """What the user put into a folder, without what systems add to it."""
+    return [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.name != "__MACOSX"]
 
 
-def _leads_nowhere(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and not os.path.exists(entry.path)
+def _has_image_name(entry: os.DirEntry[str]) -> bool:
+    return Path(entry.name).suffix.lower() in SUFFIXES
 
 
-def _sort_key(folder: Path) -> Callable[[Path], str]:
+def _name_below(folder: Path) -> Callable[[Path], str]:
     return lambda path: path.relative_to(folder).as_posix()
 
 
-def _names(paths: Sequence[Path], folder: Path) -> tuple[str, ...]:
-    return tuple(map(_sort_key(folder), paths))
-
-
-def _endings() -> str:
-    return ", ".join(sorted(SUFFIXES))
-
-
-def _existing_folder(folder: Path) -> Path:
-    folder = Path(folder)
+def _require_folder(folder: Path) -> None:
     if not folder.exists():
         raise UserError(f"The folder {str(folder)!r} does not exist; check the path.")
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder; give the folder that the images are in.")
-    return folder
 
 
 def _class_root(folder: Path) -> Path:
     """The folder itself, or its `images` where that is the only folder in it."""
-    folders = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not _is_hidden(entry.name)]
-    return folder / "images" if folders == ["images"] else folder
+    return folder / "images" if [entry.name for entry in _visible(folder) if entry.is_dir()] == ["images"] else folder
 
 
 def _class_names(root: Path) -> list[str]:
-    """Sub-folders of the root; at least two."""
-    entries = [entry for entry in os.scandir(root) if not _is_hidden(entry.name)]
+    """Names of the subfolders, at least two."""
+    entries = _visible(root)
     names = sorted(entry.name for entry in entries if entry.is_dir())
     if not names:
-        raise UserError(f"{str(root)!r} has no class folders; put the images of each class into a sub-folder of it.")
+        raise UserError(f"{str(root)!r} has no class folders; put the images of each class into a subfolder of it.")
     if len(names) == 1:
         raise UserError(f"{str(root)!r} has only one class folder, {names[0]!r}; at least two classes are needed.")
-    loose = sum(Path(entry.name).suffix.lower() in SUFFIXES for entry in entries if not entry.is_dir())
-    if loose:
+    if loose := sum(_has_image_name(entry) and not entry.is_dir() for entry in entries):
         logger.warning("%d image(s) directly in %r are in no class folder and are left out.", loose, str(root))
     return names
 
 
-def usable(folder: Path, check: ImageCheck, *, strict: bool) -> ImageCheck:
-    """The check itself, if what it found may be used; files that are left out are told of by name."""
-    count, total = len(check.broken), len(check.broken) + len(check.paths)
-    sentence = f"{count} of {total} image files in {str(folder)!r} cannot be used"
-    named = "; ".join(f"{str(path)!r} {reason}" for path, reason in check.broken[:MAX_NAMED])
-    named += f"; and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
-    if check.broken and (strict or not check.paths):
-        raise UserError(f"{sentence}: {named}.")
-    if count:
-        logger.warning("%s and are left out: %s.", sentence, named)
-    return check
-
-
 def _filled_classes(folder: Path, names: list[str], filled: set[str], *, skip_empty: bool) -> tuple[str, ...]:
-    """The classes with an image; an empty one is refused or left out."""
+    """The classes with an image; without `skip_empty` a `UserError` if one has none."""
     empty = [name for name in names if name not in filled]
     listed = ", ".join(map(repr, empty[:MAX_NAMED])) + (", …" if len(empty) > MAX_NAMED else "")
     if not filled:
-        raise UserError(f"No image was found in the class folders of {str(folder)!r}; looked for {_endings()}.")
+        raise UserError(f"No image was found in the class folders of {str(folder)!r}; image files end in {ENDINGS}.")
     if empty and not skip_empty:
         raise UserError(f"No usable image in {len(empty)} class folder(s) of {str(folder)!r}; fill or remove {listed}.")
     if len(filled) == 1:

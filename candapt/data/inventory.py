@@ -1,86 +1,71 @@
-"""What was found in the files of a task, in numbers and in sentences."""
+"""An inventory of a task's samples and image files, in numbers and in sentences."""
 
+from math import prod
 from typing import Any
 
-import numpy as np
-import torch
-
-from candapt.data.checking import ImageCheck
+from candapt.data.decoding import ImageCheck
 from candapt.data.domains import Domain, LabeledDomain, Task
 
-UNBALANCED = 10
-"""The largest class is told of when it has this many times the images of the smallest."""
-EXAMPLES = 3
-"""How many names a sentence lists before it only counts."""
+UNBALANCED = 10  # classes are reported as unbalanced if the largest has this many times the images of the smallest
+EXAMPLES = 3  # pairs of equal images that are listed rather than only counted
 
 
 def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | None) -> dict[str, Any]:
-    """What was found, in plain values for `summary.json`.
-
-    Args:
-        task: what will be trained on.
-        source: what the check of the source's image files has shown; None where there are none.
-        target: the same of the target.
-    """
-    told: dict[str, Any] = {"source": task.source.size, "target": task.target.size}
-    counts = task.source.labels.bincount(minlength=task.num_classes).tolist()
-    told["source_classes"] = dict(zip(task.source.classes, counts, strict=True))
+    """The inventory in plain values for `summary.json`; a check is None for a domain without image files."""
+    inventory: dict[str, Any] = {"source": task.source.size, "target": task.target.size}
+    inventory["source_classes"] = _class_counts(task.source)
     if source is not None:
-        told["source_images"] = describe_images(source, task.source)
+        inventory["source_images"] = describe_images(source, task.source)
     if target is not None:
-        told["target_images"] = describe_images(target)
+        inventory["target_images"] = describe_images(target)
     if source is not None and target is not None:
         twins = source.duplicates(target)
-        told["in_both"] = len({path for _, path in twins})
-        told["in_both_examples"] = [[str(path) for path in pair] for pair in twins[:EXAMPLES]]
-    return told
+        inventory["in_both"] = len({path for _, path in twins})
+        inventory["in_both_examples"] = [[str(path) for path in pair] for pair in twins[:EXAMPLES]]
+    return inventory
 
 
 def describe_images(check: ImageCheck, domain: Domain | None = None) -> dict[str, Any]:
-    """What was found in one domain, in plain values.
-
-    Args:
-        check: the result of checking the files.
-        domain: with a `LabeledDomain`, the images of each class are counted too.
-    """
-    sides = np.array(check.sizes).reshape(-1, 2)
-    found: dict[str, Any] = {
+    """The images of one domain in plain values, those of a `LabeledDomain` also by class."""
+    images: dict[str, Any] = {
         "images": len(check.paths),
         "broken": len(check.broken),
         "repeated": len(check.paths) - len(set(check.hashes)),
         "grey": check.grey,
     }
-    if len(sides):
-        by_area = sides[np.argsort(sides.prod(axis=1), kind="stable")]
-        middle = len(by_area) // 2
-        found["sizes"] = {
-            name: tuple(by_area[at].tolist()) for name, at in (("smallest", 0), ("median", middle), ("largest", -1))
-        }
+    if check.sizes:
+        by_area = sorted(check.sizes, key=prod)
+        images["sizes"] = {"smallest": by_area[0], "median": by_area[len(by_area) // 2], "largest": by_area[-1]}
     if isinstance(domain, LabeledDomain):
-        counts = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
-        found["classes"] = dict(zip(domain.classes, counts, strict=True))
-        found["empty_classes"] = [path.name for path, _ in check.empty]
-        found["imbalance"] = max(counts) / max(1, min(counts))
-    return found
+        images["classes"] = _class_counts(domain)
+        images["empty_classes"] = [path.name for path, _ in check.empty]
+        images["imbalance"] = max(images["classes"].values()) / max(1, min(images["classes"].values()))
+    return images
 
 
-def sentences(task: Task, found: dict[str, Any]) -> list[str]:
-    """The same in words, for the log: at most one line a matter."""
-    told = [
+def _class_counts(domain: LabeledDomain) -> dict[str, int]:
+    """Number of samples of each class."""
+    counts = domain.labels.bincount(minlength=len(domain.classes)).tolist()
+    return dict(zip(domain.classes, counts, strict=True))
+
+
+def sentences(task: Task, inventory: dict[str, Any]) -> list[str]:
+    """The inventory in sentences for the log."""
+    lines = [
         f"Source: {task.source.size} samples of {task.num_classes} classes; "
         f"target: {task.target.size} samples without labels."
     ]
     for side in ("source", "target"):
-        if images := found.get(f"{side}_images"):
-            told.append(f"{side.capitalize()} images: {_details(images)}.")
-    told += _imbalance(found.get("source_images", {}))
-    if shared := found.get("in_both"):
-        pairs = "; ".join(f"{a!r} is {b!r}" for a, b in found["in_both_examples"])
+        if images := inventory.get(f"{side}_images"):
+            lines.append(f"{side.capitalize()} images: {_details(images)}.")
+    lines += _imbalance(inventory.get("source_images", {}))
+    if shared := inventory.get("in_both"):
+        pairs = "; ".join(f"{a!r} is {b!r}" for a, b in inventory["in_both_examples"])
         more = "; …" if shared > EXAMPLES else ""
-        told.append(f"{shared} image(s) of the target are in the source too, byte for byte: {pairs}{more}.")
-    if broken := sum(found.get(f"{side}_images", {}).get("broken", 0) for side in ("source", "target")):
-        told.append(f"{broken} image file(s) cannot be used and are left out: left-out.csv lists them.")
-    return told
+        lines.append(f"{shared} image(s) of the target are in the source too, byte for byte: {pairs}{more}.")
+    if broken := sum(inventory.get(f"{side}_images", {}).get("broken", 0) for side in ("source", "target")):
+        lines.append(f"{broken} image file(s) cannot be used and are left out: left-out.csv lists them.")
+    return lines
 
 
 def _details(images: dict[str, Any]) -> str:
@@ -89,7 +74,7 @@ def _details(images: dict[str, Any]) -> str:
     if counts := sorted(images.get("classes", {}).values()):
         spread = f"{counts[0]} to {counts[-1]} of each class, median {counts[len(counts) // 2]}"
         parts.append(spread if counts[0] < counts[-1] else f"{counts[0]} of each class")
-    smallest, median, largest = ("×".join(map(str, images["sizes"][name])) for name in images["sizes"])
+    smallest, median, largest = (f"{width}×{height}" for width, height in images["sizes"].values())
     parts.append(f"all {median} pixels" if smallest == largest else f"{smallest} to {largest} pixels, median {median}")
     if images["grey"]:
         parts.append(f"{images['grey'] / images['images']:.0%} without color")
@@ -106,5 +91,5 @@ def _imbalance(images: dict[str, Any]) -> list[str]:
     small, large = min(classes, key=classes.__getitem__), max(classes, key=classes.__getitem__)
     return [
         f"The classes are unbalanced: {large!r} has {classes[large]} images, {small!r} only {classes[small]}; "
-        "look at the predictions of rare classes with care."
+        "check the predictions of rare classes."
     ]

@@ -1,56 +1,36 @@
-"""Which samples each step sees: random batches, and CAN's class-aware ones (Kang et al., CVPR 2019)."""
+"""Which samples each step uses: random batches, and CAN's class-aware ones (Kang et al., CVPR 2019)."""
 
 import torch
 from torch import Tensor
 
-from candapt.errors import UserError
-
 
 def random_batches(count: int, batch_size: int, steps: int, generator: torch.Generator) -> Tensor:
-    """Batches of indices from one shuffled epoch after another.
+    """Batches of indices below `count` from one shuffled epoch after another, shape (steps, min(batch_size, count)).
 
-    The incomplete batch at the end of an epoch is dropped. With fewer samples than `batch_size` every batch is the
-    whole set, shuffled anew.
-
-    Args:
-        count: number of samples.
-        batch_size: samples in a batch.
-        steps: number of batches.
-        generator: source of all randomness.
-
-    Returns:
-        Indices, shape (steps, min(batch_size, count)); no index twice in a batch.
+    No index is twice in a batch. The incomplete batch at the end of an epoch is dropped. With fewer samples than
+    `batch_size` every batch is the whole set, shuffled again.
     """
     if count < 1 or batch_size < 1:
-        raise UserError(f"Batches of {batch_size} from {count} samples are not possible: both must be at least 1.")
+        raise ValueError(f"Batches of {batch_size} from {count} samples are not possible: both must be at least 1.")
     size = min(batch_size, count)
     batches = count // size  # of one epoch
-    epochs = [
-        torch.randperm(count, generator=generator)[: batches * size].view(batches, size)
-        for _ in range(-(-steps // batches))
-    ]
-    return torch.cat([torch.empty(0, size, dtype=torch.int64), *epochs])[:steps]
+    epochs = [torch.randperm(count, generator=generator)[: batches * size] for _ in range(-(-steps // batches))]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *epochs]).view(-1, size)[:steps]
 
 
 def class_aware_batches(
-    source_labels: Tensor,
-    target_labels: Tensor,
-    *,
-    classes: int,
-    samples: int,
-    steps: int,
-    generator: torch.Generator,
+    source_labels: Tensor, target_labels: Tensor, *, classes: int, samples: int, steps: int, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor]]:
     """Batches in which every class is present in both domains.
 
-    The shared classes are shuffled and cut into groups, one a step, and shuffled again when no whole group is left.
+    The shared classes are shuffled and cut into groups, one per step, and shuffled again when no whole group is left.
     In each step every class of the group gives a fresh uniform draw without replacement per domain.
 
     Args:
         source_labels: class of each source sample, shape (n,).
         target_labels: pseudo-label of each target sample, shape (m,); -1 for samples that are not kept.
         classes: classes in one batch, or all shared ones if they are fewer.
-        samples: samples of one class and domain, or all there are if they are fewer.
+        samples: samples of one class and domain in a batch, or all there are if they are fewer.
         steps: number of batches.
         generator: source of all randomness.
 
@@ -70,31 +50,23 @@ def class_aware_batches(
 
 
 def steps_per_round(source_labels: Tensor, target_labels: Tensor, *, classes: int, samples: int) -> int:
-    """Class-aware steps until the larger domain of each shared class has been drawn from about once.
+    """Class-aware steps until the larger domain of each shared class has been drawn from about once, at least 1.
 
-    Args:
-        source_labels: class of each source sample, shape (n,).
-        target_labels: pseudo-label of each target sample, shape (m,); -1 for samples that are not kept.
-        classes: classes in one batch.
-        samples: samples of one class and domain in a batch.
-
-    Returns:
-        The number of steps, at least 1, also if the domains share no class.
+    The arguments are those of `class_aware_batches`.
     """
     _check_sizes(classes, samples)
     counts = torch.stack(_class_counts(source_labels, target_labels))  # (2, M)
     counts = counts[:, (counts > 0).all(dim=0)]  # (2, shared classes)
     if not counts.numel():
         return 1
-    draws = int((counts // counts.clamp_max(samples)).amax(dim=0).sum())
-    # At least 1, since a shared class has at least one draw in it.
+    draws = int((counts // counts.clamp_max(samples)).amax(dim=0).sum())  # at least one per shared class
     return -(-draws // min(classes, counts.shape[1]))
 
 
 def _check_sizes(classes: int, samples: int) -> None:
-    """Refuse batches without a class or without a sample."""
+    """Raise a `ValueError` for batches without a class or without a sample."""
     if classes < 1 or samples < 1:
-        raise UserError(f"A class-aware batch of {classes} classes x {samples} samples is empty: use at least 1 x 1.")
+        raise ValueError(f"A class-aware batch of {classes} classes x {samples} samples is empty: use at least 1 x 1.")
 
 
 def _class_counts(source_labels: Tensor, target_labels: Tensor) -> tuple[Tensor, Tensor]:

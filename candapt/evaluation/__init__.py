@@ -1,1 +1,1 @@
-"""Outputs over whole domains, and how good they are."""
+"""Label-free scores, the choice of a round, warnings, the estimated accuracy, and metrics with true labels."""

@@ -1,24 +1,22 @@
-"""How good predictions are, given true labels: pure functions of arrays or tensors."""
+"""Figures that need true labels, and the distance between the domains: pure functions."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from candapt.errors import UserError
+from candapt.losses.cdd import contrastive_domain_discrepancy, shared_classes
+from candapt.network.network import Outputs
+from candapt.randomness import generator
 
 
 class CalibrationBins(NamedTuple):
-    """The table behind a reliability plot, one row a bin of confidence."""
+    """The table behind a reliability plot, one row per bin of confidence."""
 
-    edges: Tensor
-    """Limits of the bins, shape (bins + 1,); a bin holds its upper limit and not its lower one."""
-    counts: Tensor
-    """Samples in each bin, shape (bins,)."""
-    confidences: Tensor
-    """Mean confidence of each bin's samples, shape (bins,); NaN for an empty bin."""
-    accuracies: Tensor
-    """Share of each bin's samples that are classified correctly, shape (bins,); NaN for an empty bin."""
+    edges: Tensor  # limits of the bins, shape (bins + 1,); a bin holds its upper limit and not its lower one
+    counts: Tensor  # samples in each bin, shape (bins,)
+    confidences: Tensor  # mean confidence of each bin's samples, shape (bins,); NaN for an empty bin
+    accuracies: Tensor  # share of each bin's samples classified correctly, shape (bins,); NaN for an empty bin
 
     def describe(self) -> list[dict[str, float]]:
         """The bins that hold samples, as plain values."""
@@ -47,49 +45,28 @@ def mean_class_accuracy(labels: Any, predictions: Any) -> float:
 
 
 def per_class_accuracy(labels: Any, predictions: Any, *, num_classes: int | None = None) -> Tensor:
-    """Share of each class's samples classified correctly (its recall).
-
-    Args:
-        labels: true class of each sample, shape (n,).
-        predictions: predicted class of each sample, shape (n,).
-        num_classes: number of classes M; by default those up to the largest index in either argument.
-
-    Returns:
-        Shape (M,), float64; NaN for a class without a sample.
-    """
+    """Share of each class's samples classified correctly (its recall), shape (classes,), float64; NaN without any."""
     matrix = confusion_matrix(labels, predictions, num_classes=num_classes).double()
     return matrix.diagonal() / matrix.sum(dim=1)
 
 
 def confusion_matrix(labels: Any, predictions: Any, *, num_classes: int | None = None) -> Tensor:
-    """Number of samples of each class (rows) predicted as each class (columns).
+    """Number of samples of each class (rows) predicted as each class (columns), shape (classes, classes), int64.
 
-    Args:
-        labels: true class of each sample, shape (n,).
-        predictions: predicted class of each sample, shape (n,).
-        num_classes: number of classes M; by default those up to the largest index in either argument.
-
-    Returns:
-        Shape (M, M), int64.
+    By default the classes are those up to the largest index in either argument, both of shape (n,).
     """
     true, predicted = _class_indices(labels, predictions)
     largest = int(torch.maximum(true, predicted).max())
     classes = largest + 1 if num_classes is None else num_classes
     if largest >= classes:
-        raise UserError(f"Class {largest} does not fit {classes} classes: class indices count from 0.")
+        raise ValueError(f"Class {largest} does not fit {classes} classes: class indices count from 0.")
     return (true * classes + predicted).bincount(minlength=classes**2).view(classes, classes)
 
 
 def expected_calibration_error(labels: Any, probabilities: Any, *, bins: int = 15) -> tuple[float, CalibrationBins]:
-    """How far confidence is from accuracy, on average over bins of confidence of equal width.
+    """Mean gap of confidence and accuracy over bins of confidence of equal width, weighted by samples; and the bins.
 
-    Args:
-        labels: true class of each sample, shape (n,).
-        probabilities: predicted probability of each class, shape (n, M).
-        bins: number of bins between 0 and 1.
-
-    Returns:
-        The mean difference between a bin's confidence and its accuracy, weighted by its samples, and the bins.
+    Labels have shape (n,), probabilities (n, classes).
     """
     confidences, predictions = torch.as_tensor(probabilities).detach().cpu().double().max(dim=1)
     true, predicted = _class_indices(labels, predictions)
@@ -109,7 +86,7 @@ def where_known(truth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(truth: Tensor, probabilities: Tensor) -> dict[str, Any]:
-    """All figures that need true labels; samples without one, or of an unknown class, are left out and counted."""
+    """All figures that need true labels; samples without one, or of an unknown class, are counted and left out."""
     labels, known = where_known(truth, probabilities)
     predicted = known.argmax(1)
     calibration, bins = expected_calibration_error(labels, known)
@@ -126,14 +103,44 @@ def measure(truth: Tensor, probabilities: Tensor) -> dict[str, Any]:
 
 def _class_indices(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
     """Both as int64 on the CPU, of the same shape (n,) with n > 0 and no negative index."""
-    pair = tuple(torch.as_tensor(values).detach().cpu() for values in (labels, predictions))
-    if pair[0].ndim != 1 or pair[0].shape != pair[1].shape:
-        shapes = f"{tuple(pair[0].shape)} and {tuple(pair[1].shape)}"
-        raise UserError(f"Labels and predictions of shapes {shapes} do not fit: give one class index per sample each.")
-    if not len(pair[0]):
-        raise UserError("There are no samples to score: give at least one label and prediction.")
-    if any(values.is_floating_point() for values in pair):
-        raise UserError("Labels and predictions must be class indices, that is integers.")
-    if min(int(values.min()) for values in pair) < 0:
-        raise UserError("A label or prediction is negative: leave samples without a class out before scoring.")
-    return pair[0].long(), pair[1].long()
+    true, predicted = (torch.as_tensor(values).detach().cpu() for values in (labels, predictions))
+    if true.ndim != 1 or true.shape != predicted.shape:
+        shapes = f"{tuple(true.shape)} and {tuple(predicted.shape)}"
+        raise ValueError(f"Labels and predictions of shapes {shapes} do not fit: give one class index per sample each.")
+    if not len(true):
+        raise ValueError("There are no samples to score: give at least one label and prediction.")
+    if true.is_floating_point() or predicted.is_floating_point():
+        raise ValueError("Labels and predictions must be class indices, that is integers.")
+    if min(int(true.min()), int(predicted.min())) < 0:
+        raise ValueError("A label or prediction is negative: leave samples without a class out before scoring.")
+    return true.long(), predicted.long()
+
+
+CLASSES = 40  # maximum number of classes that take part: the discrepancy compares every pair of them
+SAMPLES = 10  # maximum number of samples of each class and domain that take part
+
+
+def domain_discrepancy(
+    source: Outputs, target: Outputs, source_labels: Tensor, target_labels: Tensor, *, seed: int = 0
+) -> float | None:
+    """The discrepancy of CAN between two domains, over features and probabilities; None without two shared classes.
+
+    A target sample with a negative label takes no part; labels may be true or pseudo. The same seed draws samples in
+    the same order, so that the rounds of a training can be compared.
+    """
+    classes = shared_classes(source_labels, target_labels[target_labels >= 0])
+    if len(classes) < 2:
+        return None
+    classes = classes[torch.randperm(len(classes), generator=generator(seed, "classes"))[:CLASSES]]
+    source_layers, source_labels = _some_of_each(source, source_labels, classes, generator(seed, "source"))
+    target_layers, target_labels = _some_of_each(target, target_labels, classes, generator(seed, "target"))
+    return float(contrastive_domain_discrepancy(source_layers, target_layers, source_labels, target_labels))
+
+
+def _some_of_each(
+    outputs: Outputs, labels: Tensor, classes: Tensor, random: torch.Generator
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Features and probabilities, and labels, of at most `SAMPLES` samples of each class."""
+    order = torch.randperm(len(labels), generator=random)
+    rows = torch.cat([order[labels[order] == each][:SAMPLES] for each in classes])
+    return (outputs.features[rows], outputs.probabilities[rows]), labels[rows]

@@ -2,11 +2,17 @@
 
 from candapt.losses.adversarial import classwise_domain_confusion, domain_confusion, reverse_gradient
 from candapt.losses.cdd import classwise_mmd, contrastive_domain_discrepancy, shared_classes
-from candapt.losses.confusion import minimum_class_confusion
-from candapt.losses.consistency import confidence_mask, consistency_balance, masked_consistency
-from candapt.losses.disagreement import absolute_disagreement, class_balance, symmetric_divergence
 from candapt.losses.kernels import Mixture, gaussian_mixture, squared_distances
 from candapt.losses.mmd import JAN_MIXTURES, joint_maximum_mean_discrepancy, maximum_mean_discrepancy
+from candapt.losses.predictions import (
+    absolute_disagreement,
+    class_balance,
+    confidence_mask,
+    consistency_balance,
+    masked_consistency,
+    minimum_class_confusion,
+    symmetric_divergence,
+)
 
 __all__ = [
     "JAN_MIXTURES",

@@ -8,9 +8,9 @@ from torch.nn.functional import softplus
 
 
 def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
-    """Leave the values as they are and multiply the gradient by `-strength` on the way back.
+    """Return the values unchanged and multiply the gradient by `-strength` in the backward pass.
 
-    What follows is trained to minimize a loss, what comes before to maximize it.
+    The layers after this call are trained to minimize a loss, the layers before it to maximize it.
 
     >>> x = torch.tensor(3.0, requires_grad=True)
     >>> (2 * reverse_gradient(x, 0.5)).backward()
@@ -42,13 +42,10 @@ def domain_confusion(source_logits: Tensor, target_logits: Tensor) -> Tensor:
         target_logits: the same for the target, shape (m,) or (m, 1).
 
     Returns:
-        A scalar; log 2 for a discriminator that cannot tell the domains apart.
-
-    Raises:
-        ValueError: if a domain is empty.
+        A scalar; log 2 for a discriminator that cannot distinguish the domains.
     """
-    _check_samples(source_logits, target_logits)
-    return 0.5 * (_source_errors(source_logits).mean() + _target_errors(target_logits).mean())
+    source_errors, target_errors = _discriminator_errors(source_logits, target_logits)
+    return 0.5 * (source_errors.mean() + target_errors.mean())
 
 
 def classwise_domain_confusion(source_logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -61,29 +58,17 @@ def classwise_domain_confusion(source_logits: Tensor, target_logits: Tensor) -> 
         target_logits: the same for the target, shape (m, classes).
 
     Returns:
-        A scalar; classes * log 2 if no discriminator can tell the domains apart.
-
-    Raises:
-        ValueError: if a domain is empty or the numbers of classes differ.
+        A scalar; classes * log 2 if no discriminator can distinguish the domains.
     """
-    _check_samples(source_logits, target_logits)
+    errors = _discriminator_errors(source_logits, target_logits)
     if source_logits.dim() != 2 or target_logits.dim() != 2 or source_logits.shape[1] != target_logits.shape[1]:
         shapes = f"{tuple(source_logits.shape)} and {tuple(target_logits.shape)}"
         raise ValueError(f"Both domains need logits of shape (samples, classes) with the same classes, got {shapes}.")
-    errors = torch.cat([_source_errors(source_logits), _target_errors(target_logits)])  # (n + m, classes)
-    return errors.mean(0).sum()
+    return torch.cat(errors).mean(0).sum()
 
 
-def _source_errors(logits: Tensor) -> Tensor:
-    """Negative log of the predicted probability of the source."""
-    return softplus(-logits)
-
-
-def _target_errors(logits: Tensor) -> Tensor:
-    """Negative log of the predicted probability of the target."""
-    return softplus(logits)
-
-
-def _check_samples(source_logits: Tensor, target_logits: Tensor) -> None:
+def _discriminator_errors(source_logits: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Negative log of the probability that the discriminator gives to the true domain of each sample."""
     if source_logits.numel() == 0 or target_logits.numel() == 0:
         raise ValueError("Domain confusion needs at least one sample of each domain.")
+    return softplus(-source_logits), softplus(target_logits)

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from candapt.losses.kernels import gaussian_mixture, squared_distances
-from candapt.losses.layers import Layers, paired_layers
+from candapt.losses.kernels import Layers, gaussian_mixture, paired_layers, squared_distances
 
 
 def contrastive_domain_discrepancy(
@@ -22,7 +21,7 @@ def contrastive_domain_discrepancy(
     that one of the domains lacks takes no part; with a single class there is nothing to push apart.
 
     Args:
-        source: features (n, d), or a sequence of them with one entry a layer; the layers are added up.
+        source: features (n, d), or a sequence of them with one entry per layer; the layers are added up.
         target: features (m, d) of the same layers.
         source_labels: integers (n,), in any order, any number of samples per class.
         target_labels: integers (m,), usually pseudo-labels.
@@ -32,16 +31,12 @@ def contrastive_domain_discrepancy(
 
     Returns:
         A scalar; zero, but still part of the graph, if no class is shared.
-
-    Raises:
-        ValueError: if shapes do not fit together, a domain is empty, or `num_classes` is below the number of classes.
     """
     discrepancies = classwise_mmd(source, target, source_labels, target_labels)
     shared = len(discrepancies)
     classes = shared if num_classes is None else num_classes
     if classes < shared:
         raise ValueError(f"num_classes is {classes}, but the batch has {shared} classes that both domains share.")
-
     same = discrepancies.diagonal().sum()
     intra = same / max(classes, 1)
     if intra_only or shared < 2:
@@ -53,13 +48,8 @@ def classwise_mmd(source: Layers, target: Layers, source_labels: Tensor, target_
     """Squared MMD of every source class to every target class, added over the layers.
 
     Every pair of classes has its own bandwidth in every layer: the mean squared distance between distinct samples of
-    the pair's union, without gradient. The estimate is the biased one (a V-statistic).
-
-    Args:
-        source: features (n, d), or a sequence of them with one entry a layer.
-        target: features (m, d) of the same layers.
-        source_labels: integers (n,).
-        target_labels: integers (m,).
+    the pair's union, without gradient. The estimate is the biased one (a V-statistic). The arguments are those of
+    `contrastive_domain_discrepancy`.
 
     Returns:
         Shape (classes, classes): row a, column b compares source class a with target class b. The classes are those
@@ -110,21 +100,17 @@ class _ClassPairs:
 
     With at most m source and n target samples in a class, the m*m pairs inside a source class, the n*n inside a target
     class and the m*n across stand side by side in one row of length `width` for each of the (classes, classes) pairs.
-
-    Attributes:
-        first: row of a pair's first sample in the union (source, then target), (classes, classes, width).
-        second: row of its second sample, same shape.
-        real: 1 for a pair of samples, 0 where a smaller class is filled up, same shape.
-        samples: how many samples the union of two classes has, (classes, classes).
     """
 
     def __init__(self, source_labels: Tensor, target_labels: Tensor, classes: Tensor) -> None:
         source, source_real = _rows_by_class(source_labels, classes)  # (classes, m)
         target, target_real = _rows_by_class(target_labels, classes)  # (classes, n)
         self._widths = [source.shape[1] ** 2, target.shape[1] ** 2, source.shape[1] * target.shape[1]]
+        # Rows of a pair's two samples in the union (source, then target), both (classes, classes, width); and whether
+        # it is a real pair rather than padding of a smaller class, same shape.
         self.first, self.second = _every_pair(source, target + len(source_labels))
         self.real = torch.logical_and(*_every_pair(source_real, target_real))
-        self.samples = source_real.sum(1)[:, None] + target_real.sum(1)
+        self.samples = source_real.sum(1)[:, None] + target_real.sum(1)  # in the union of two classes
 
     def sums(self, values: Tensor) -> list[Tensor]:
         """Add up (..., classes, classes, width) within the source, within the target and across."""

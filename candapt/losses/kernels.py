@@ -1,5 +1,6 @@
-"""Squared distances and Gaussian mixtures, the ground of every kernel two-sample loss here."""
+"""What the kernel two-sample losses are built from: pairs of layers, squared distances and Gaussian mixtures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,11 @@ FULL_DEVICES = ("cpu", "cuda")  # have double precision and pdist, the vectorize
 class Mixture:
     """A sum of Gaussian kernels whose bandwidths form a geometric series, as one layer uses it."""
 
-    kernels: int = 5
-    """How many kernels are summed; the middle one has the bandwidth itself."""
-    ratio: float = 2.0
-    """Ratio of neighboring bandwidths."""
-    bandwidth: float | None = None
-    """A fixed bandwidth; without one it is the mean squared distance between distinct samples of the batch."""
+    kernels: int = 5  # how many kernels are summed; the middle one has the bandwidth itself
+    ratio: float = 2.0  # ratio of neighboring bandwidths
+    bandwidth: float | None = None  # by default the mean squared distance between distinct samples of the batch
 
     def __post_init__(self) -> None:
-        """Refuse settings that define no kernel."""
         if self.kernels < 1:
             raise ValueError(f"A mixture needs at least one kernel, got kernels={self.kernels}.")
         if self.ratio <= 0:
@@ -47,8 +44,7 @@ def squared_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., n, m).
     """
-    function = _DistancesWithin if b is None else _DistancesAcross
-    distances: Tensor = function.apply(a) if b is None else function.apply(a, b)  # type: ignore[no-untyped-call]
+    distances: Tensor = _DistancesWithin.apply(a) if b is None else _DistancesAcross.apply(a, b)  # type: ignore[no-untyped-call]
     return distances
 
 
@@ -100,9 +96,8 @@ def _direct(a: Tensor, b: Tensor) -> Tensor:
 
 def _pull(weights: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Gradient to `a`: the sum over j of 2 w_ij (a_i - b_j)."""
-    dtype = _gradient_dtype(a)
-    doubled = 2 * weights.to(dtype)
-    gradient = a.to(dtype) * doubled.sum(-1, keepdim=True) - doubled @ b.to(dtype)
+    doubled = 2 * weights.to(_gradient_dtype(a))
+    gradient = a.to(doubled.dtype) * doubled.sum(-1, keepdim=True) - doubled @ b.to(doubled.dtype)
     return gradient.sum_to_size(a.shape).to(a.dtype)
 
 
@@ -119,7 +114,7 @@ def gaussian_mixture(distances: Tensor, bandwidth: Tensor | float, *, kernels: i
     Args:
         distances: squared distances, any shape.
         bandwidth: one value, or a tensor that broadcasts with `distances`; it takes no gradient.
-        kernels: how many kernels are summed.
+        kernels: number of kernels.
         ratio: ratio of neighboring bandwidths.
 
     Returns:
@@ -131,3 +126,49 @@ def gaussian_mixture(distances: Tensor, bandwidth: Tensor | float, *, kernels: i
     bandwidths = (center * factors).clamp_min(SMALLEST_BANDWIDTH)
     exponents = (distances / bandwidths).clamp(SMALLEST_EXPONENT, LARGEST_EXPONENT)
     return exponents.neg().exp().sum(0)
+
+
+Layers = Tensor | Sequence[Tensor]  # features (n, d) of one layer, or a sequence of them with one entry per layer
+
+
+def paired_layers(source: Layers, target: Layers) -> list[tuple[Tensor, Tensor]]:
+    """One pair of features (n, d) and (m, d) per layer, of the same floating type.
+
+    Half precision is raised to float32: a mean of squared distances over 2048 coordinates overflows or rounds away
+    in it. Raises a `ValueError` if the layers of the domains do not match or a domain has no samples.
+    """
+    sources = [source] if isinstance(source, Tensor) else list(source)
+    targets = [target] if isinstance(target, Tensor) else list(target)
+    if not sources or len(sources) != len(targets):
+        raise ValueError(f"Both domains need the same layers, at least one, got {len(sources)} and {len(targets)}.")
+    _check_rows("source", sources)
+    _check_rows("target", targets)
+    return [_in_one_precision(s, t, layer) for layer, (s, t) in enumerate(zip(sources, targets, strict=True))]
+
+
+def _check_rows(domain: str, layers: Sequence[Tensor]) -> None:
+    for number, layer in enumerate(layers):
+        if layer.dim() != 2:
+            raise ValueError(f"Layer {number} of the {domain} must have shape (n, d), got {tuple(layer.shape)}.")
+        if len(layer) != (rows := len(layers[0])):
+            raise ValueError(f"Layer {number} of the {domain} has {len(layer)} samples where layer 0 has {rows}.")
+    if rows == 0:
+        raise ValueError(f"The {domain} batch is empty; a discrepancy needs at least one sample of each domain.")
+
+
+def _in_one_precision(source: Tensor, target: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    if source.size(1) != target.size(1):
+        raise ValueError(f"Layer {layer} has {source.size(1)} features in the source, {target.size(1)} in the target.")
+    if not (source.is_floating_point() and target.is_floating_point()):
+        raise ValueError(f"Layer {layer} must hold floating-point features, got {source.dtype} and {target.dtype}.")
+    dtype = torch.promote_types(torch.promote_types(source.dtype, target.dtype), torch.float32)
+    return source.to(dtype), target.to(dtype)
+
+
+def check_logits(first: Tensor, second: Tensor) -> None:
+    """Raise a `ValueError` unless both are logits (samples, classes) of the same samples, at least one."""
+    if first.dim() != 2 or first.shape != second.shape:
+        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"Both predictions need logits of the same shape (samples, classes), got {shapes}.")
+    if first.numel() == 0:
+        raise ValueError("The batch is empty; at least one sample is needed.")

@@ -7,94 +7,63 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from candapt.losses.kernels import Mixture, gaussian_mixture, squared_distances
-from candapt.losses.layers import Layers, paired_layers
+from candapt.losses.kernels import Layers, Mixture, gaussian_mixture, paired_layers, squared_distances
 
 Estimator = Literal["biased", "unbiased", "linear"]
+Mixtures = Mixture | Sequence[Mixture] | None  # the kernels of every layer, or one entry per layer
 
 JAN_MIXTURES = (Mixture(), Mixture(kernels=1, bandwidth=1.68))
 """The kernels of JAN: five with a bandwidth from the data for the features, one fixed for the softmax output."""
 
 
 def maximum_mean_discrepancy(
-    source: Layers,
-    target: Layers,
-    *,
-    estimator: Estimator = "biased",
-    mixtures: Mixture | Sequence[Mixture] | None = None,
+    source: Layers, target: Layers, *, estimator: Estimator = "biased", mixtures: Mixtures = None
 ) -> Tensor:
-    """Squared MMD between the domains, added over the layers.
+    """Squared MMD between the domains, added over the layers, a scalar.
 
     Args:
-        source: features (n, d), or a sequence of them with one entry a layer.
+        source: features (n, d), or a sequence of them with one entry per layer.
         target: features (m, d) of the same layers.
         estimator: "biased" averages the kernel over all pairs, each sample with itself included, as CAN does;
-            "unbiased" leaves out the pairs of a sample with itself; "linear" looks only at neighbors in the batch, the
+            "unbiased" leaves out the pairs of a sample with itself; "linear" uses only neighbors in the batch, the
             last one next to the first, in time linear in the samples, and needs as many source as target samples.
-        mixtures: the kernels of every layer, or one entry a layer. Default: five with a bandwidth from the data.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: if shapes do not fit together, or a domain has too few samples for the estimator.
+        mixtures: the kernels of every layer, or one entry per layer. Default: five with a bandwidth from the data.
     """
-    means = _estimator(estimator)
     layers = _layer_kernels(source, target, estimator, mixtures)
-    return torch.stack([means(*kernels) for kernels in layers]).sum()
+    return torch.stack([_ESTIMATORS[estimator](*kernels) for kernels in layers]).sum()
 
 
 def joint_maximum_mean_discrepancy(
-    source: Layers,
-    target: Layers,
-    *,
-    estimator: Estimator = "biased",
-    mixtures: Mixture | Sequence[Mixture] | None = None,
+    source: Layers, target: Layers, *, estimator: Estimator = "biased", mixtures: Mixtures = None
 ) -> Tensor:
     """Squared MMD between the joint distributions of all layers, whose kernel is the product of the layers' kernels.
 
-    JAN itself is `mixtures=JAN_MIXTURES` on bottleneck features and softmax outputs.
-
-    Args:
-        source: features (n, d), or a sequence of them with one entry a layer.
-        target: features (m, d) of the same layers.
-        estimator: as in `maximum_mean_discrepancy`.
-        mixtures: the kernels of every layer, or one entry a layer. Default: five with a bandwidth from the data.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: if shapes do not fit together, or a domain has too few samples for the estimator.
+    JAN itself is `mixtures=JAN_MIXTURES` on bottleneck features and softmax outputs. The arguments are those of
+    `maximum_mean_discrepancy`.
     """
-    means = _estimator(estimator)
     layers = _layer_kernels(source, target, estimator, mixtures)
-    return means(*(prod(kernels[1:], start=kernels[0]) for kernels in zip(*layers, strict=True)))
+    return _ESTIMATORS[estimator](*(prod(kernels[1:], start=kernels[0]) for kernels in zip(*layers, strict=True)))
 
 
-def _layer_kernels(
-    source: Layers, target: Layers, estimator: Estimator, mixtures: Mixture | Sequence[Mixture] | None
-) -> list[list[Tensor]]:
+def _layer_kernels(source: Layers, target: Layers, estimator: Estimator, mixtures: Mixtures) -> list[list[Tensor]]:
     """For every layer the kernel on each kind of pairs that the estimator averages."""
+    if estimator not in _ESTIMATORS:
+        raise ValueError(f"There is no estimator {estimator!r}; choose one of {', '.join(_ESTIMATORS)}.")
     layers = paired_layers(source, target)
     _check_counts(len(layers[0][0]), len(layers[0][1]), estimator)
     pairs = _neighbor_distances if estimator == "linear" else _all_distances
     kernels = []
-    for (s, t), mixture in zip(layers, _one_a_layer(mixtures, len(layers)), strict=True):
-        bandwidth = _bandwidth(s, t, mixture)
-        kernels.append([_similarities(distances, bandwidth, mixture) for distances in pairs(s, t)])
+    for (s, t), mixture in zip(layers, _one_per_layer(mixtures, len(layers)), strict=True):
+        width, number, ratio = _bandwidth(s, t, mixture), mixture.kernels, mixture.ratio
+        kernels.append([gaussian_mixture(d, width, kernels=number, ratio=ratio) for d in pairs(s, t)])
     return kernels
 
 
-def _similarities(distances: Tensor, bandwidth: Tensor | float, mixture: Mixture) -> Tensor:
-    return gaussian_mixture(distances, bandwidth, kernels=mixture.kernels, ratio=mixture.ratio)
-
-
-def _one_a_layer(mixtures: Mixture | Sequence[Mixture] | None, layers: int) -> Sequence[Mixture]:
+def _one_per_layer(mixtures: Mixtures, layers: int) -> Sequence[Mixture]:
     if mixtures is None or isinstance(mixtures, Mixture):
         return [mixtures or Mixture()] * layers
     if len(mixtures) != layers:
-        raise ValueError(f"There are {layers} layers, but mixtures has {len(mixtures)} entries; give one a layer.")
+        raise ValueError(f"There are {layers} layers, but mixtures has {len(mixtures)} entries; give one per layer.")
     return mixtures
 
 
@@ -149,9 +118,3 @@ def _linear(within_source: Tensor, within_target: Tensor, forward: Tensor, backw
 
 
 _ESTIMATORS: dict[str, Callable[..., Tensor]] = {"biased": _biased, "unbiased": _unbiased, "linear": _linear}
-
-
-def _estimator(name: str) -> Callable[..., Tensor]:
-    if name not in _ESTIMATORS:
-        raise ValueError(f"There is no estimator {name!r}; choose one of {', '.join(_ESTIMATORS)}.")
-    return _ESTIMATORS[name]

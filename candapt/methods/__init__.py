@@ -1,16 +1,18 @@
-"""The methods by name, in order of publication. Command line, documentation and tests all read this table."""
+"""The methods by name, in order of publication. Help, benchmark, tuning, report and tests all read this table.
+
+To add one from outside the package: `METHODS["my-method"] = MyMethod`.
+"""
 
 from candapt.methods.adr import ADR
 from candapt.methods.base import Method
 from candapt.methods.can import CAN
-from candapt.methods.can_ablations import IntraOnly, NoAlternation, NoClassSampling
+from candapt.methods.can_ablations import IntraOnly, NoAlternation, NoClassSampling, PseudoAlternating, PseudoFixed
 from candapt.methods.dan import DAN
 from candapt.methods.dann import DANN
 from candapt.methods.jan import JAN
 from candapt.methods.mada import MADA
 from candapt.methods.mcc import MCC
 from candapt.methods.mcd import MCD
-from candapt.methods.pseudo_labels import PseudoAlternating, PseudoFixed
 from candapt.methods.self_ensembling import SelfEnsembling
 from candapt.methods.source_only import SourceOnly
 

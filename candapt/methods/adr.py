@@ -11,22 +11,23 @@ from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.batchnorm import share_affine
 from candapt.network.modules import dropout_head
 from candapt.network.network import Network
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class ADRSettings:
     """ADR's own settings."""
 
-    weight: float = 1.0
+    weight: float = setting(1.0, search=Range(0.1, 10, log=True))
     """Weight of the sensitivity: how far two predictions with different dropout lie apart."""
     balance: float = 0.01
     """Weight of the term that keeps the classes of the target balanced; 0 leaves it out."""
-    agreements: int = 4
+    agreements: int = setting(4, low=0, search=Range(1, 6, whole=True))
     """Steps of the backbone on each batch."""
     reduction: Literal["element", "batch"] = "element"
     """Average the divergence over samples and classes (the authors' code), or over samples only."""
     constant_reference: bool = False
-    """Let no gradient into the prediction that the other one is measured against, as the authors' code does."""
+    """Detach the prediction that the other one is compared with, as the authors' code does."""
     double_softmax: bool = False
     """Apply the softmax twice before the divergence, a slip in the authors' code."""
     shared_affine: bool = True
@@ -43,19 +44,15 @@ class ADRSettings:
 class ADR(Method):
     """One head with dropout becomes sensitive to it on the target; the backbone moves samples to where it is not."""
 
+    title = "ADR"
+    reference = "Saito et al., ICLR 2018, arXiv:1711.01575"
     Settings = ADRSettings
     settings: ADRSettings
 
     def __init__(self, network: Network, settings: ADRSettings) -> None:
-        super().__init__(network, settings)
-        head = dropout_head(
-            network.num_features,
-            network.num_classes,
-            width=settings.width,
-            hidden=settings.hidden,
-            dropout=settings.dropout,
-        )
-        network.register_module("head", head)
+        width, hidden, dropout = settings.width, settings.hidden, settings.dropout
+        head = dropout_head(network.num_features, network.num_classes, width=width, hidden=hidden, dropout=dropout)
+        super().__init__(network.with_head(head), settings)
         self.phases = (
             Phase("classify", ("network.backbone", "network.head")),
             Phase("disagree", ("network.head",)),
@@ -65,8 +62,7 @@ class ADR(Method):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Classify the source; make the head sensitive on the target; let the backbone make it insensitive."""
         settings, head = self.settings, self.network.head
-        backbone_learns = "network.backbone" in phase.updates
-        with torch.set_grad_enabled(backbone_learns):
+        with torch.set_grad_enabled("network.backbone" in phase.updates):
             target, *source = self.features(batch, *(["target"] if phase.name == "agree" else ["target", "source"]))
         first, second = head(target), head(target)  # with different dropout
         sensitivity = settings.weight * symmetric_divergence(

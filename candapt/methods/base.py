@@ -1,4 +1,4 @@
-"""What a method is: which samples each step sees, and which losses it minimizes on them."""
+"""What a method is: which samples each step uses, and which losses it minimizes on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,61 +16,46 @@ from candapt.randomness import generator
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of one domain that a step will see: plain indices, not yet read."""
+    """Samples of one domain in a step: plain indices, not yet read."""
 
     side: Side
-    indices: Tensor
-    """Rows of the domain, shape (n,)."""
-    labels: Tensor
-    """Labels, or pseudo labels on the target, shape (n,); -1 where there is none."""
+    indices: Tensor  # rows of the domain, shape (n,)
+    labels: Tensor  # labels, or pseudo labels on the target, shape (n,); -1 where there is none
 
 
 class BatchPart(NamedTuple):
-    """A part after reading."""
+    """A part after reading. A tuple, since Fabric moves tuples to the device."""
 
     x: Tensor
     labels: Tensor
+    side: Side
 
 
-Draw = Mapping[str, Part]
-"""The parts of one step by name, for instance `source` and `target`."""
-Batch = Mapping[str, BatchPart]
-"""The same parts after reading."""
-Losses = dict[str, Tensor]
-"""Named losses; their sum is minimized."""
-
-
-def side_of(name: str) -> Side:
-    """The side of a part by its name: `target`, `aligned_target` are of the target."""
-    return Side.TARGET if "target" in name else Side.SOURCE
+Draw = Mapping[str, Part]  # the parts of one step by name, for instance `source` and `target`
+Batch = Mapping[str, BatchPart]  # the same parts after reading
+Losses = dict[str, Tensor]  # named losses; their sum is minimized
 
 
 class Phase(NamedTuple):
     """One kind of optimizer step inside a batch. A tuple, since Fabric takes no frozen dataclass in mixed precision."""
 
     name: str = "train"
-    updates: tuple[str, ...] = ("network",)
-    """The parts of the method, names of its submodules, that this phase updates."""
+    updates: tuple[str, ...] = ("network",)  # the parts of the method, names of its submodules, that this phase updates
     repeats: int = 1
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a method may look at when it lays out a round."""
+    """What a method may use when it lays out a round."""
 
     index: int
-    rounds: int
-    """Rounds at most, in all."""
+    rounds: int  # rounds at most, in all
     task: Task
-    seed: int
-    """Seed of this round in this process."""
+    seed: int  # seed of this round in this process
     batch_size: int
-    steps: int | None
-    """Steps of the round; None lets the method choose."""
-    embed: Callable[[Side], Outputs]
-    """Features and logits of a whole domain by the network as it is now."""
-    previous: Clusters | None
-    """Clusters of the round before."""
+    steps: int | None  # steps of the round; None lets the method choose
+    embed: Callable[[Side], Outputs]  # features and logits of a whole domain by the network as it is now
+    previous: Clusters | None  # clusters of the round before
 
     def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
         """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""
@@ -90,14 +75,18 @@ class Round:
 
 
 class Method(nn.Module):
-    """A network with a way to train it. Subclasses are a page long; the training loop is written once."""
+    """A network with a way to train it. Subclasses are a page long; the training loop is written once.
 
-    Settings: ClassVar[type[Any]]
-    """Frozen dataclass of the method's own settings."""
-    phases: tuple[Phase, ...] = (Phase(),)
-    """The optimizer steps made on each batch, in order."""
-    settles: bool = True
-    """Whether training may stop early, once labels and centers no longer change from round to round."""
+    A subclass brings everything of its own: its settings with their limits and search ranges, its title and its paper.
+    `METHODS` holds it by name; help, benchmark, tuning, report and documentation read it from there.
+    """
+
+    Settings: ClassVar[type[Any]]  # frozen dataclass of the method's own settings
+    title: ClassVar[str]  # its name in sentences, for instance CAN
+    reference: ClassVar[str] = ""  # the paper that it comes from
+    phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
+    settles: bool = True  # whether training may stop early, once labels and centers no longer change
+    head_is_adapted: bool = False  # whether its head was adapted before the layers below: then nothing needs to warm up
 
     def __init__(self, network: Network, settings: Any) -> None:
         super().__init__()
@@ -118,14 +107,11 @@ class Method(nn.Module):
         return spherical_kmeans(round.embed(Side.TARGET).features, centers)
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
-        """The samples of each step of the round; a function of its arguments alone, so that it can be made again."""
+        """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""
         return round.random_draws(round.steps or round.epoch, Side.SOURCE, Side.TARGET)
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
-        """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1.
-
-        Where the head has learned before a last stage does, it is 1 throughout: what rises with it has risen.
-        """
+        """Losses of one batch in one phase; `progress` is the share of the training done, from 0 to 1."""
         raise NotImplementedError
 
     def both(self, batch: Batch) -> tuple[Outputs, Outputs]:
@@ -135,14 +121,14 @@ class Method(nn.Module):
 
     def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
         """Outputs of some parts, each normalized on its own."""
-        return self.network.each([(batch[name].x, side_of(name)) for name in names])
+        return self.network.each([(batch[name].x, batch[name].side) for name in names])
 
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
-        return self.network.features([(batch[name].x, side_of(name)) for name in names])
+        return self.network.features([(batch[name].x, batch[name].side) for name in names])
 
     def after_step(self) -> None:
-        """What follows each optimizer step, for instance a moving average; nothing by default."""
+        """Called after each optimizer step, for instance to update a moving average."""
 
     def predict(self, x: Tensor, side: Side) -> Outputs:
         """Features and logits of a batch, for evaluation."""
@@ -150,5 +136,5 @@ class Method(nn.Module):
         return outputs
 
     def normalizes_as(self, side: Side) -> Side:
-        """Whose batch norms samples of a side go through in evaluation; its own by default."""
+        """The side whose batch norms evaluate samples of a side; its own by default."""
         return side

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,55 +14,67 @@ from candapt.losses import contrastive_domain_discrepancy
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round
 from candapt.network.network import Outputs
 from candapt.randomness import generator
+from candapt.settings import Range, setting
 
-WARMUP, RANDOM_WARMUP = 1, 5
-"""Rounds on the source alone for a new classifier over pretrained features, and for a network that starts at random;
-at most a quarter of all."""
-PARTS = ("source", "aligned_source", "aligned_target")
-"""What a step sees: random source samples to classify, and class-aware ones of both domains, if there are any."""
+WARMUP = 1  # rounds on the source alone for a new classifier over pretrained features; at most a quarter of all
+RANDOM_WARMUP = 5  # the same for a network that starts at random
+PARTS = ("source", "aligned_source", "aligned_target")  # random samples to classify, and class-aware ones, if any
 
 
 @dataclass(frozen=True)
-class CANSettings:
-    """CAN's own settings."""
+class SelectionSettings:
+    """Which target samples and classes take part, in which batches and with which weight."""
 
-    weight: float = 0.3
+    weight: float = setting(0.3, search=Range(0.03, 3, log=True))
     """Weight of the discrepancy beside the source cross-entropy (β)."""
-    divisor: Literal["batch", "task"] = "batch"
-    """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
-    max_distance: float = 1.0
-    """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
-    start_share: float = 0.2
+    start_share: float = setting(0.2, low=0, high=1, search=Range(0.1, 1))
     """Share of each cluster, the samples nearest to its center, that the first alignment keeps; it grows evenly to the
-    whole cluster. Unlike a distance, a share means the same for every network and class. Where the head has learned
-    before a last stage does, whole clusters are kept from the start."""
-    full_share: float = 0.9
+    whole cluster. Unlike a distance, a share means the same for every network and class. If the head is adapted before
+    a last stage learns, whole clusters are kept from the start."""
+    max_distance: float = setting(1.0, search=Range(0.05, 1, log=True))
+    """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
+    full_share: float = setting(0.9, low=0)
     """Share of the training after which whole clusters are kept."""
-    min_samples: int = 3
+    min_samples: int = setting(3, search=Range(1, 10, whole=True))
     """A class is kept if its cluster still holds this many target samples (N₀)."""
-    classes: int = 10
+    classes: int = setting(10, low=1, search=Range(5, 20, whole=True))
     """Classes in one class-aware batch."""
-    samples: int = 3
+    samples: int = setting(3, low=1, search=Range(2, 6, whole=True))
     """Samples of each class and domain in one class-aware batch."""
     unit_centers: bool = True
     """Sum unit vectors into centers (the paper), or the features as they are (the authors' code)."""
-    align_centers: bool = False
-    """Match clusters to classes again after clustering (the authors' code)."""
-    clustering_steps: int = 100
-    """Cap on the steps of one clustering."""
-    warmup: int | None = None
+    warmup: int | None = setting(None, low=0)
     """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 1,
     since predictions that are pushed apart before they mean anything can end in each other's place, and at most 5 for a
     network that starts at random, whose first clusters mean nothing either."""
 
 
+@dataclass(frozen=True)
+class ClusteringSettings(SelectionSettings):
+    """How the target is clustered, beside the selection."""
+
+    align_centers: bool = False
+    """Match clusters to classes again after clustering (the authors' code)."""
+    clustering_steps: int = setting(100, low=0)
+    """Cap on the steps of one clustering."""
+
+
+@dataclass(frozen=True)
+class CANSettings(ClusteringSettings):
+    """CAN's own settings."""
+
+    divisor: Literal["batch", "task"] = "batch"
+    """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
+
+
 class CAN(Method):
     """Alternate: label the target by clustering, then align the domains class by class."""
 
-    Settings = CANSettings
+    title = "CAN"
+    reference = "Kang et al., CVPR 2019, arXiv:1901.00976"
+    Settings: ClassVar[type[Any]] = CANSettings
     settings: CANSettings
-    intra_only: bool = False
-    """Leave out the part of the discrepancy that pushes different classes apart."""
+    intra_only: bool = False  # leave out the part of the discrepancy that pushes different classes apart
 
     def warms_up(self, round: Round) -> bool:
         """Whether this round comes before the first alignment."""
@@ -73,7 +85,7 @@ class CAN(Method):
         if self.settings.warmup is not None:
             return self.settings.warmup
         needed = RANDOM_WARMUP if self.network.starts_at_random else WARMUP
-        return 0 if self.network.is_adapted else min(needed, round.rounds // 4)
+        return 0 if self.head_is_adapted else min(needed, round.rounds // 4)
 
     def cluster(self, round: Round) -> Clusters:
         """Label the target and keep what is confident."""
@@ -89,23 +101,16 @@ class CAN(Method):
 
     def share(self, round: Round) -> float:
         """The share of each cluster that is kept in this round."""
-        first, start = self.warmup(round), 1.0 if self.network.is_adapted else self.settings.start_share
+        first, start = self.warmup(round), 1.0 if self.head_is_adapted else self.settings.start_share
         growing = max(1.0, self.settings.full_share * (round.rounds - first))  # rounds until all are kept
         return min(1.0, start + (1 - start) * (round.index - first) / growing)
 
     def label(self, round: Round) -> Clusters:
         """Cluster the target from the source's class centers."""
-        settings, source = self.settings, round.task.source
-        centers = class_centers(
-            round.embed(Side.SOURCE).features, source.labels, round.task.num_classes, unit=settings.unit_centers
-        )
-        return spherical_kmeans(
-            round.embed(Side.TARGET).features,
-            centers,
-            max_steps=settings.clustering_steps,
-            unit=settings.unit_centers,
-            align=settings.align_centers,
-        )
+        settings, task, unit = self.settings, round.task, self.settings.unit_centers
+        centers = class_centers(round.embed(Side.SOURCE).features, task.source.labels, task.num_classes, unit=unit)
+        target, steps = round.embed(Side.TARGET).features, settings.clustering_steps
+        return spherical_kmeans(target, centers, max_steps=steps, unit=unit, align=settings.align_centers)
 
     def final_clusters(self, round: Round) -> Clusters:
         """The clusters that another round would start from."""
@@ -122,19 +127,12 @@ class CAN(Method):
         """Random source batches for the cross-entropy, and class-aware ones of both domains for the discrepancy."""
         assert clusters is not None
         source, target = round.task.source.labels, clusters.kept_labels
-        settings = self.settings
         steps = self.steps(round, clusters)
         draws = round.random_draws(steps, Side.SOURCE)
         if self.warms_up(round):
             return draws
-        by_class = class_aware_batches(
-            source,
-            target,
-            classes=settings.classes,
-            samples=settings.samples,
-            steps=steps,
-            generator=generator(round.seed, "classes"),
-        )
+        classes, samples, random = self.settings.classes, self.settings.samples, generator(round.seed, "classes")
+        by_class = class_aware_batches(source, target, classes=classes, samples=samples, steps=steps, generator=random)
         for draw, (source_indices, target_indices) in zip(draws, by_class, strict=False):  # none if no class is kept
             if min(len(source_indices), len(target_indices)) > 1:  # batch norm cannot take a sample alone
                 draw["aligned_source"] = Part(Side.SOURCE, source_indices, source[source_indices])
@@ -151,15 +149,11 @@ class CAN(Method):
 
     def discrepancy(self, batch: Batch, source: Outputs, target: Outputs) -> Tensor:
         """Contrastive domain discrepancy of the class-aware samples, over features and probabilities."""
-        return contrastive_domain_discrepancy(
-            (source.features, source.probabilities),
-            (target.features, target.probabilities),
-            batch["aligned_source"].labels,
-            self.target_labels(batch["aligned_target"], target),
-            num_classes=self.network.num_classes if self.settings.divisor == "task" else None,
-            intra_only=self.intra_only,
-        )
+        layers = (source.features, source.probabilities), (target.features, target.probabilities)
+        labels = batch["aligned_source"].labels, self.target_labels(batch["aligned_target"], target)
+        divisor = self.network.num_classes if self.settings.divisor == "task" else None
+        return contrastive_domain_discrepancy(*layers, *labels, num_classes=divisor, intra_only=self.intra_only)
 
     def target_labels(self, target: BatchPart, outputs: Outputs) -> Tensor:
-        """The target labels that the discrepancy believes, shape (n,): those of the clustering."""
+        """The target labels that the discrepancy uses, shape (n,): those of the clustering."""
         return target.labels

@@ -6,18 +6,17 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from candapt.losses import maximum_mean_discrepancy
+from candapt.losses.mmd import Estimator, maximum_mean_discrepancy
 from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.network import Outputs
-
-Estimator = Literal["biased", "unbiased", "linear"]
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class DANSettings:
     """DAN's own settings."""
 
-    weight: float = 1.0
+    weight: float = setting(1.0, search=Range(0.1, 10, log=True))
     """Weight of the discrepancy beside the source cross-entropy."""
     output: Literal["logits", "probabilities", "none"] = "logits"
     """Output of the classifier that is aligned besides the features; CAN's authors align the probabilities."""
@@ -28,6 +27,8 @@ class DANSettings:
 class DAN(Method):
     """Align the distribution of each layer over all classes at once, by maximum mean discrepancy."""
 
+    title = "DAN"
+    reference = "Long et al., ICML 2015, arXiv:1502.02791"
     Settings = DANSettings
     settings: DANSettings
 
@@ -35,9 +36,8 @@ class DAN(Method):
         """Source cross-entropy, plus the discrepancy of features and outputs, added."""
         source, target = self.both(batch)
         samples = equal_counts(source, target) if self.settings.estimator == "linear" else None
-        discrepancy = maximum_mean_discrepancy(
-            self.layers(source, samples), self.layers(target, samples), estimator=self.settings.estimator
-        )
+        layers = self.layers(source, samples), self.layers(target, samples)
+        discrepancy = maximum_mean_discrepancy(*layers, estimator=self.settings.estimator)
         return {
             "classification": F.cross_entropy(source.logits, batch["source"].labels),
             "discrepancy": self.settings.weight * discrepancy,

@@ -9,13 +9,14 @@ from candapt.losses import domain_confusion, reverse_gradient
 from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.modules import DomainDiscriminator
 from candapt.network.network import Network
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class DANNSettings:
     """DANN's own settings."""
 
-    weight: float = 1.0
+    weight: float = setting(1.0, search=Range(0.1, 10, log=True))
     """Weight of the discriminator's cross-entropy beside that of the classifier."""
     width: int = 1024
     """Width of the two hidden layers of the discriminator."""
@@ -26,8 +27,10 @@ class DANNSettings:
 
 
 class DANN(Method):
-    """Train a discriminator to tell the domains apart, and the backbone to leave it nothing to tell them by."""
+    """Train a discriminator to tell the domains apart, and the backbone to make that impossible."""
 
+    title = "DANN"
+    reference = "Ganin and Lempitsky, ICML 2015, arXiv:1409.7495"
     Settings = DANNSettings
     settings: DANNSettings
     phases = (Phase(updates=("network", "discriminator")),)
@@ -48,7 +51,7 @@ class DANN(Method):
 
 
 def ramped(progress: float, ramp: float) -> float:
-    """A strength that rises from 0 to 1 as training goes on, so that early, noisy features are not aligned.
+    """A strength that rises from 0 to 1 during training, so that early, noisy features are not aligned.
 
     >>> ramped(0.0, 10.0), round(ramped(0.1, 10.0), 3), round(ramped(1.0, 10.0), 3)
     (0.0, 0.462, 1.0)

@@ -4,17 +4,18 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
-from candapt.losses import JAN_MIXTURES, joint_maximum_mean_discrepancy
+from candapt.losses.mmd import JAN_MIXTURES, Estimator, joint_maximum_mean_discrepancy
 from candapt.methods.base import Batch, Losses, Method, Phase
-from candapt.methods.dan import Estimator, equal_counts
+from candapt.methods.dan import equal_counts
 from candapt.methods.dann import ramped
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class JANSettings:
     """JAN's own settings."""
 
-    weight: float = 0.3
+    weight: float = setting(0.3, search=Range(0.03, 3, log=True))
     """Weight of the joint discrepancy beside the source cross-entropy, once it is at full strength."""
     estimator: Estimator = "unbiased"
     """Average the kernel over pairs of distinct samples, over all pairs (biased), or over neighbors only (linear)."""
@@ -23,8 +24,10 @@ class JANSettings:
 
 
 class JAN(Method):
-    """Align the joint distribution of features and predictions, so that what is aligned knows of the classes."""
+    """Align the joint distribution of features and predictions, so that the alignment takes classes into account."""
 
+    title = "JAN"
+    reference = "Long et al., ICML 2017, arXiv:1605.06636"
     Settings = JANSettings
     settings: JANSettings
 
@@ -33,11 +36,8 @@ class JAN(Method):
         settings = self.settings
         source, target = self.both(batch)
         samples = equal_counts(source, target) if settings.estimator == "linear" else None
-        discrepancy = joint_maximum_mean_discrepancy(
-            *([side.features[:samples], side.probabilities[:samples]] for side in (source, target)),
-            estimator=settings.estimator,
-            mixtures=JAN_MIXTURES,
-        )
+        layers = ([side.features[:samples], side.probabilities[:samples]] for side in (source, target))
+        discrepancy = joint_maximum_mean_discrepancy(*layers, estimator=settings.estimator, mixtures=JAN_MIXTURES)
         strength = 1.0 if settings.ramp is None else ramped(progress, settings.ramp)
         return {
             "classification": F.cross_entropy(source.logits, batch["source"].labels),

@@ -6,23 +6,26 @@ import torch.nn.functional as F
 
 from candapt.losses import minimum_class_confusion
 from candapt.methods.base import Batch, Losses, Method, Phase
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class MCCSettings:
     """MCC's own settings."""
 
-    weight: float = 1.0
+    weight: float = setting(1.0, search=Range(0.1, 10, log=True))
     """Weight of the confusion beside the source cross-entropy."""
-    temperature: float = 2.5
-    """Divides the logits before the softmax, so that confident predictions count less than they would."""
+    temperature: float = setting(2.5, search=Range(1, 5))
+    """Temperature of the softmax; it softens confident predictions."""
     constant_weights: bool = True
-    """Let no gradient into the weights by which certain samples count more, as the authors' code does."""
+    """Detach the weights by which confident samples count more, as the authors' code does."""
 
 
 class MCC(Method):
-    """Make target predictions that do not waver between classes, without aligning the domains."""
+    """Minimize the confusion between classes in the target's predictions, without aligning the domains."""
 
+    title = "MCC"
+    reference = "Jin et al., ECCV 2020, arXiv:1912.03699"
     Settings = MCCSettings
     settings: MCCSettings
 

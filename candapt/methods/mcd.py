@@ -10,17 +10,18 @@ from candapt.losses import absolute_disagreement, class_balance
 from candapt.methods.base import Batch, Losses, Method, Phase
 from candapt.network.modules import HeadPair, dropout_head
 from candapt.network.network import Network
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class MCDSettings:
     """MCD's own settings."""
 
-    weight: float = 1.0
+    weight: float = setting(1.0, search=Range(0.1, 10, log=True))
     """Weight of the disagreement, a mean over samples and classes that shrinks with the number of classes."""
     balance: float = 0.01
     """Weight of the term that keeps the classes of the target balanced, as in the paper's runs on objects."""
-    agreements: int = 4
+    agreements: int = setting(4, low=0, search=Range(1, 6, whole=True))
     """Steps of the backbone on each batch."""
     hidden: int = 1
     """Hidden layers of the two heads."""
@@ -31,24 +32,20 @@ class MCDSettings:
 
 
 class MCD(Method):
-    """Two heads look for target samples on which they can disagree; the backbone moves these to where they agree."""
+    """Two heads find target samples on which they disagree; the backbone moves these to where they agree."""
 
+    title = "MCD"
+    reference = "Saito et al., CVPR 2018, arXiv:1712.02560"
     Settings = MCDSettings
     settings: MCDSettings
 
     def __init__(self, network: Network, settings: MCDSettings) -> None:
-        super().__init__(network, settings)
+        width, hidden, dropout = settings.width, settings.hidden, settings.dropout
         heads = [
-            dropout_head(
-                network.num_features,
-                network.num_classes,
-                width=settings.width,
-                hidden=settings.hidden,
-                dropout=settings.dropout,
-            )
+            dropout_head(network.num_features, network.num_classes, width=width, hidden=hidden, dropout=dropout)
             for _ in range(2)
         ]
-        network.register_module("head", HeadPair(*heads))
+        super().__init__(network.with_head(HeadPair(*heads)), settings)
         self.phases = (
             Phase("classify", ("network.backbone", "network.head")),
             Phase("disagree", ("network.head",)),
@@ -57,8 +54,7 @@ class MCD(Method):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Classify the source; let the heads disagree on the target; let the backbone make them agree."""
-        backbone_learns = "network.backbone" in phase.updates
-        with torch.set_grad_enabled(backbone_learns):
+        with torch.set_grad_enabled("network.backbone" in phase.updates):
             target, *source = self.features(batch, *(["target"] if phase.name == "agree" else ["target", "source"]))
         heads = cast(HeadPair, self.network.head)
         pair = heads.both(target)

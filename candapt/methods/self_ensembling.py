@@ -14,15 +14,16 @@ from candapt.data.domains import Side
 from candapt.losses import consistency_balance, masked_consistency
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Network
+from candapt.settings import Range, setting
 
 
 @dataclass(frozen=True)
 class SelfEnsemblingSettings:
-    """Settings of self-ensembling's own; the defaults are the authors' for photographs, without their two slips."""
+    """Self-ensembling's own settings; the defaults are the authors' for photographs, without their two slips."""
 
-    weight: float = 10.0
+    weight: float = setting(10.0, search=Range(1, 30, log=True))
     """Weight of the consistency between student and teacher."""
-    threshold: float = 0.9
+    threshold: float = setting(0.9, search=Range(0.5, 0.98))
     """Consistency counts on target samples to which the teacher gives a class more than this probability."""
     balance: float = 0.01
     """Weight of the class balance, relative to the consistency."""
@@ -31,7 +32,7 @@ class SelfEnsemblingSettings:
     double_softmax: bool = False
     """Apply the softmax twice in the source cross-entropy, a slip in the authors' code."""
     decay: float = 0.99
-    """Share of the teacher's weights that stays at each step."""
+    """Decay of the moving average: share of the teacher's weights that stays at each step."""
     dropout: float = 0.5
     """Dropout on the features, drawn apart for student and teacher, as in the authors' network."""
     noise: float = 0.1
@@ -40,20 +41,21 @@ class SelfEnsemblingSettings:
 
 
 class SelfEnsembling(Method):
-    """A student learns to predict on the target what its teacher, its own moving average, says of another view.
+    """A student learns to predict on the target what its teacher, its own moving average, predicts for another view.
 
     `network` is the teacher, which predicts; the student is what the optimizer updates.
     """
 
+    title = "Self-ensembling"
+    reference = "French et al., ICLR 2018, arXiv:1706.05208"
     Settings = SelfEnsemblingSettings
     settings: SelfEnsemblingSettings
     phases = (Phase(updates=("student",)),)
 
     def __init__(self, network: Network, settings: SelfEnsemblingSettings) -> None:
-        super().__init__(network, settings)
-        network.register_module("head", nn.Sequential(nn.Dropout(settings.dropout), network.head))
-        self.student = copy.deepcopy(network)
-        network.requires_grad_(False)
+        student = network.with_head(nn.Sequential(nn.Dropout(settings.dropout), network.head))
+        super().__init__(copy.deepcopy(student).requires_grad_(False), settings)
+        self.student = student
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random batches; the target's is read twice, each time as another view."""

@@ -10,7 +10,7 @@ from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.network.batchnorm import share_affine
-from candapt.network.network import FeatureBackbone
+from candapt.network.network import Bottleneck
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class SourceOnlySettings:
 
 
 class SourceOnly(Method):
-    """Minimize the cross-entropy on the source, and treat the target as if it were source."""
+    """Minimize the cross-entropy on the source, and treat the target like the source."""
 
+    title = "Source-only"
     Settings = SourceOnlySettings
     settings: SourceOnlySettings
 
@@ -33,7 +34,7 @@ class SourceOnly(Method):
         return round.random_draws(round.steps or round.epoch, Side.SOURCE)
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
-        """Source cross-entropy; the target is not looked at."""
+        """Source cross-entropy; the target is not used."""
         source = batch["source"]
         return {"classification": F.cross_entropy(self.network(source.x, Side.SOURCE).logits, source.labels)}
 
@@ -49,5 +50,5 @@ class SourceOnly(Method):
     @property
     def own_statistics(self) -> bool:
         """Whether the target is normalized with its own statistics."""
-        standardizes = any(isinstance(layer, FeatureBackbone) for layer in self.network.backbone.modules())
+        standardizes = any(isinstance(layer, Bottleneck) for layer in self.network.backbone.modules())
         return self.settings.statistics == "target" or (self.settings.statistics == "auto" and standardizes)

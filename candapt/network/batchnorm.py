@@ -18,8 +18,7 @@ class DomainBatchNorm(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in Side)
         self.side = Side.SOURCE
-        self.keeps_statistics = False
-        """Whether it normalizes with the statistics that it has, in training too."""
+        self.keeps_statistics = False  # whether it normalizes with the statistics that it has, in training too
 
     def train(self, mode: bool = True) -> "DomainBatchNorm":
         """Learn from batches, unless its statistics are to stay."""
@@ -54,29 +53,30 @@ def keep_side(module: nn.Module, side: Side) -> nn.Module:
     return kept
 
 
+def _domain_norms(module: nn.Module) -> Iterator[DomainBatchNorm]:
+    return (layer for layer in module.modules() if isinstance(layer, DomainBatchNorm))
+
+
 def select_side(module: nn.Module, side: Side) -> None:
     """Make every `DomainBatchNorm` below `module` normalize for that side."""
-    for layer in module.modules():
-        if isinstance(layer, DomainBatchNorm):
-            layer.side = side
+    for layer in _domain_norms(module):
+        layer.side = side
 
 
 def keep_statistics(module: nn.Module) -> None:
     """Let every `DomainBatchNorm` below `module` normalize with the statistics that it has from now on."""
-    for layer in module.modules():
-        if isinstance(layer, DomainBatchNorm):
-            layer.keeps_statistics = True
-            layer.eval()
+    for layer in _domain_norms(module):
+        layer.keeps_statistics = True
+        layer.eval()
 
 
 @torch.no_grad()
 def share_affine(module: nn.Module) -> None:
     """Give the target's batch norms the scale and shift of the source's; their statistics stay their own."""
-    for layer in module.modules():
-        if isinstance(layer, DomainBatchNorm):
-            source, target = (dict(layer.norms[side].named_parameters()) for side in Side)
-            for name, value in source.items():
-                target[name].copy_(value)
+    for layer in _domain_norms(module):
+        source, target = layer.norms
+        for own, value in zip(target.parameters(), source.parameters(), strict=True):
+            own.copy_(value)
 
 
 @torch.no_grad()
@@ -90,8 +90,7 @@ def estimate_statistics(module: nn.Module, side: Side, batches: Iterable[Tensor]
     """
     module.eval()
     select_side(module, side)
-    layers = (layer for layer in module.modules() if isinstance(layer, DomainBatchNorm))
-    norms = [layer.norms[side] for layer in layers if not layer.keeps_statistics]
+    norms = [layer.norms[side] for layer in _domain_norms(module) if not layer.keeps_statistics]
     with _pooling([norm for norm in norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]):
         for batch in batches:
             module(batch)
@@ -112,9 +111,12 @@ def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
         for norm, hook in zip(norms, hooks, strict=True):
             norm.eval()
             hook.remove()
-    for norm in norms:
-        if norm in sums:
-            _set_statistics(norm, *sums[norm])
+    for seen, (count, total, squares) in sums.items():
+        mean = total / count
+        seen.get_buffer("running_mean").copy_(mean)
+        # Unbiased, as a batch norm itself would track it.
+        seen.get_buffer("running_var").copy_((squares - count * mean.square()).clamp_min(0) / (count - 1))
+        seen.get_buffer("num_batches_tracked").zero_()  # a saved network must not depend on the number of evaluations
 
 
 def _moments(x: Tensor) -> Tensor:
@@ -122,14 +124,3 @@ def _moments(x: Tensor) -> Tensor:
     values = x.float().transpose(0, 1).flatten(1)  # (channels, n)
     variance, mean = (moment.cpu().double() for moment in torch.var_mean(values, dim=1, correction=0))
     return values.shape[1] * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
-
-
-def _set_statistics(norm: _BatchNorm, count: Tensor, total: Tensor, squares: Tensor) -> None:
-    """Mean and unbiased variance, as a batch norm itself would track them."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.zero_()  # what is saved shall not depend on how often someone has looked
-    mean = total / count
-    norm.running_mean.copy_(mean)
-    norm.running_var.copy_((squares - count * mean.square()).clamp_min(0) / (count - 1))

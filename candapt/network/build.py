@@ -1,4 +1,4 @@
-"""From settings and the shape of a sample to a network, and to the frozen layers in front of it if there are any."""
+"""From settings and the shape of a sample to a network, and the frozen layers in front of it if there are any."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -8,28 +8,23 @@ import torch
 from torch import nn
 
 from candapt.errors import UserError
-from candapt.network.backbones import SMALL_CNN, Depth, build_backbone, split
-from candapt.network.network import FeatureBackbone, Network
-from candapt.settings import NetworkSettings
+from candapt.network.backbones import SMALL_CNN, Depth, build_backbone, check_weights, input_settings, split
+from candapt.network.network import Bottleneck, Network
+from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
-PAPER_BACKBONE = "resnet50.tv_in1k"
-"""ResNet-50 with the ImageNet weights of the paper's time; what timm calls plain `resnet50` was trained otherwise."""
-SMALLEST = 8
-"""Height and width that `small-cnn` can halve three times."""
-MAX_WEIGHTS = 2**29
-"""Weights of the layer over feature vectors: 2 GiB, and its training takes four times that."""
+PAPER_BACKBONE = "resnet50.tv_in1k"  # with the weights of the paper's time; timm's plain `resnet50` has later ones
+SMALLEST = 8  # height and width that `small-cnn` can halve three times
+MAX_WEIGHTS = 2**29  # weights of the layer over feature vectors: 2 GiB, and its training takes four times that
 
 
 @dataclass(frozen=True)
-class Layers:
-    """What was built: samples go through `frozen`, which is not trained, and then through `network`."""
+class NetworkParts:
+    """A network in two parts: samples pass through `frozen`, which is not trained, and then through `network`."""
 
     frozen: nn.Module | None
     network: Network
-    settings: NetworkSettings
-    """The settings with every `auto` decided."""
-    layout: dict[str, Any]
-    """What is needed besides the settings to build the same again without the weights file."""
+    settings: NetworkSettings  # the settings with every `auto` decided
+    layout: dict[str, Any]  # what is needed besides the settings to rebuild it without the weights file
 
 
 def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings:
@@ -46,62 +41,57 @@ def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings
     return replace(settings, backbone=backbone, finetune=finetune, head=head)
 
 
-def build_layers(
+def build_parts(
     settings: NetworkSettings, shape: tuple[int, ...], num_classes: int, layout: dict[str, Any] | None = None
-) -> Layers:
-    """Build the network; with the `layout` of an earlier one no weights are loaded, because a saved model follows.
+) -> NetworkParts:
+    """Build the network for samples of this shape.
 
-    Args:
-        settings: how to build it.
-        shape: shape of one sample.
-        num_classes: number of classes.
-        layout: the layout of the network that was saved.
+    With the `layout` of a saved network no weights are loaded, since those of the saved one follow.
     """
     settings = decide(settings, shape)
     if len(shape) == 1:
-        return Layers(None, build_network(nn.Identity(), shape[0], num_classes, settings), settings, {})
-    if settings.backbone == SMALL_CNN and min(shape[1:]) < SMALLEST:
+        return NetworkParts(None, build_network(nn.Identity(), shape[0], num_classes, settings), settings, {})
+    name, weights = settings.backbone, settings.weights
+    if name == SMALL_CNN and min(shape[1:]) < SMALLEST:
         raise UserError(f"{SMALL_CNN} takes images from {SMALLEST}×{SMALLEST} pixels, but these have {shape[1:]}.")
-    again = layout is not None
-    backbone = build_backbone(
-        settings.backbone,
-        weights=None if again else settings.weights,
-        pretrained=not again,
-        bottleneck_stride=layout["bottleneck_stride"] if layout else None,
-    )
+    new, stride = layout is None, layout["bottleneck_stride"] if layout else None
+    backbone = build_backbone(name, weights=weights if new else None, pretrained=new, bottleneck_stride=stride)
     if backbone.expects.channels != shape[0]:
         raise UserError(
-            f"{settings.backbone} takes images with {backbone.expects.channels} channel(s), but the samples have "
-            f"{shape[0]}: choose another --network.backbone."
+            f"{name} takes images with {backbone.expects.channels} channel(s), but the samples have {shape[0]}: "
+            "choose another --network.backbone."
         )
-    layout = {"bottleneck_stride": backbone.bottleneck_stride}
-    pretrained = settings.backbone != SMALL_CNN or settings.weights is not None
+    pretrained = name != SMALL_CNN or weights is not None
     depth: Depth = settings.finetune if settings.finetune != "auto" else "all"
     frozen, trained = split(backbone, depth)
     if pretrained and depth == "all":
         freeze_stem(backbone.model)
     network = build_network(trained, backbone.num_features, num_classes, settings, pretrained=pretrained)
-    return Layers(None if depth == "all" else frozen.eval().requires_grad_(False), network, settings, layout)
+    layout = {"bottleneck_stride": backbone.bottleneck_stride}
+    return NetworkParts(None if depth == "all" else frozen.eval().requires_grad_(False), network, settings, layout)
 
 
-def check_weights(settings: NetworkSettings) -> None:
-    """Refuse a weights file that does not fit a backbone for images, before anyone waits for these to be read."""
+def check_named_weights(settings: NetworkSettings) -> None:
+    """Raise a `UserError` for a weights file that does not fit the backbone, before images are read."""
     if settings.weights is not None:
-        with torch.random.fork_rng():
-            build_backbone(decide(settings, (3, 224, 224)).backbone, weights=settings.weights)
+        check_weights(decide(settings, (3, 224, 224)).backbone, settings.weights)
+
+
+def expected_images(network: NetworkSettings, choice: ImageChoice) -> ImageSettings:
+    """How image files become the input of the backbone, unless the user chose otherwise."""
+    expects = input_settings(decide(network, (3, 224, 224)).backbone)
+    size = choice.size or expects.size
+    return ImageSettings.for_input(
+        size, expects.mean, expects.std, resize=choice.resize, augmentation=choice.augmentation, shrink=choice.shrink
+    )
 
 
 def build_network(
     trained: nn.Module, num_features: int, num_classes: int, settings: NetworkSettings, *, pretrained: bool = True
 ) -> Network:
-    """What is trained: layers of a backbone, a bottleneck layer if there shall be one, and the classifier.
+    """The part that is trained: layers of a backbone, a bottleneck layer if the settings ask for one, and the head.
 
-    Args:
-        trained: the layers; nothing but an identity where the samples are features.
-        num_features: width of the features that come out of them.
-        num_classes: number of classes.
-        settings: how to build the head, with every `auto` decided.
-        pretrained: whether the layers were pretrained, or the features made by layers that were.
+    Without layers, samples are features and `trained` is an identity; `pretrained` then is about what made them.
     """
     if settings.head == "linear":
         return Network(trained, num_features, num_classes, pretrained=pretrained)
@@ -111,17 +101,13 @@ def build_network(
             f"A layer from {num_features:,} features to {width:,} has more than {MAX_WEIGHTS:,} weights: "
             "give a smaller --network.bottleneck."
         )
-    bottleneck = FeatureBackbone(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
-    only = isinstance(trained, nn.Identity)
-    backbone = bottleneck if only else nn.Sequential(OrderedDict(layers=trained, bottleneck=bottleneck))
-    # A random map keeps the neighborhoods of pretrained features, so what comes out of it means something at once.
-    return Network(
-        backbone,
-        bottleneck.num_features,
-        num_classes,
-        pretrained=pretrained and not only,
-        starts_at_random=not pretrained,
-    )
+    layer = Bottleneck(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
+    alone = isinstance(trained, nn.Identity)
+    backbone = layer if alone else nn.Sequential(OrderedDict(layers=trained, bottleneck=layer))
+    network = Network(backbone, width, num_classes, pretrained=pretrained and not alone)
+    # A random map keeps the neighborhoods of pretrained features, so its outputs are meaningful at once.
+    network.starts_at_random = not pretrained
+    return network
 
 
 def freeze_stem(model: nn.Module) -> None:

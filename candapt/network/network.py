@@ -1,5 +1,6 @@
 """The network: a backbone that gives features, and a linear head that gives logits."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,12 +14,10 @@ from candapt.network.batchnorm import convert_batchnorm, select_side
 
 
 class Outputs(NamedTuple):
-    """What the network says of a batch."""
+    """Outputs of the network for a batch."""
 
-    features: Tensor
-    """Input of the head, shape (n, num_features)."""
-    logits: Tensor
-    """Shape (n, classes)."""
+    features: Tensor  # input of the head, shape (n, num_features)
+    logits: Tensor  # shape (n, classes)
 
     @property
     def probabilities(self) -> Tensor:
@@ -29,45 +28,33 @@ class Outputs(NamedTuple):
 class Network(nn.Module):
     """Backbone and head, with one batch norm per domain wherever the backbone has one."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        num_features: int,
-        num_classes: int,
-        *,
-        pretrained: bool = False,
-        starts_at_random: bool | None = None,
-    ) -> None:
-        """Convert the backbone's batch norms and add the head.
-
-        Args:
-            backbone: maps a batch to features, shape (n, num_features).
-            num_features: width of the features.
-            num_classes: number of classes.
-            pretrained: whether the backbone, but for a bottleneck layer in it, learns at the lower rate of pretrained
-                layers.
-            starts_at_random: whether its features mean nothing before it is trained; by default unless pretrained.
-        """
+    def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, pretrained: bool = False) -> None:
+        """Convert the batch norms of a backbone, which maps a batch to features (n, num_features), and add the head."""
         super().__init__()
         self.backbone = convert_batchnorm(backbone)
         self.head = linear_head(num_features, num_classes)
         self.num_features = num_features
         self.num_classes = num_classes
-        self.pretrained = pretrained
-        self.starts_at_random = not pretrained if starts_at_random is None else starts_at_random
-        self.is_adapted = False
-        """Whether its head has learned to adapt before, over the other layers as they are."""
+        self.pretrained = pretrained  # whether the backbone, but for a bottleneck in it, learns at the lower rate
+        self.starts_at_random = not pretrained  # whether features mean nothing before training
+        self.layers_are_fixed = False  # whether layers below the bottleneck keep their statistics, in training too
 
     @property
     def new_layers(self) -> list[nn.Module]:
         """Parts of the backbone that were not pretrained."""
         if not self.pretrained:
             return [self.backbone]
-        return [part for part in self.backbone.children() if isinstance(part, FeatureBackbone)]
+        return [part for part in self.backbone.children() if isinstance(part, Bottleneck)]
+
+    def with_head(self, head: nn.Module) -> "Network":
+        """A network that shares the backbone with this one and has another head."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "head": head}
+        return other
 
     @contextmanager
     def over_features(self) -> Iterator[None]:
-        """Within this context it takes what the layers below its bottleneck give, in place of samples."""
+        """Within this context the network takes features of the layers below its bottleneck, in place of samples."""
         whole = self.backbone
         self.backbone = whole.get_submodule("bottleneck")
         try:
@@ -76,22 +63,22 @@ class Network(nn.Module):
             self.backbone = whole
 
     def pretrained_parameters(self) -> set[nn.Parameter]:
-        """What learns at the lower rate."""
+        """The parameters that learn at the lower rate."""
         return set(self.backbone.parameters()) - {p for layer in self.new_layers for p in layer.parameters()}
 
     def forward(self, x: Tensor, side: Side) -> Outputs:
-        """Features and logits of a batch that comes from one side; the two are never mixed in one batch."""
+        """Features and logits of a batch from one domain; a batch never mixes the two."""
         select_side(self.backbone, side)
         features = self.backbone(x)
         return Outputs(features, self.head(features))
 
     def each(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Outputs]:
-        """What `forward` says of several batches, each normalized on its own; faster than one after the other."""
+        """Outputs for several batches, each normalized on its own; faster than one `forward` after the other."""
         return [Outputs(features, self.head(features)) for features in self.features(batches)]
 
     def features(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
         """Features alone of several batches, each of shape (n, num_features)."""
-        if isinstance(self.backbone, FeatureBackbone):
+        if isinstance(self.backbone, Bottleneck):
             return self.backbone.each(batches)
         features = []
         for x, side in batches:
@@ -108,7 +95,7 @@ def linear_head(num_features: int, num_classes: int) -> nn.Linear:
     return head
 
 
-class FeatureBackbone(nn.Module):
+class Bottleneck(nn.Module):
     """A trainable layer over a backbone's features: batch norm, then a linear map with a batch norm of its own.
 
     The features are scaled to unit length first, as the clustering sees them; the batch norm on the inputs then
@@ -119,19 +106,16 @@ class FeatureBackbone(nn.Module):
     """
 
     def __init__(self, num_inputs: int, width: int | None = None, *, dropout: float = 0.5, rank: int = 256) -> None:
-        """Build the layer.
-
-        Args:
-            num_inputs: width of the frozen features.
-            width: width of the result, which starts at random; None: as wide as the inputs and starting from them.
-            dropout: share of the inputs that are hidden in training.
-            rank: rank of what is learned on top of the identity.
-        """
+        """Without a width, the map is as wide as the inputs and starts from the identity; `rank` is of its change."""
         super().__init__()
         self.num_features = width or num_inputs
         self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
         self.dropout = nn.Dropout(dropout)
-        self.bottleneck = _linear(num_inputs, width, rank)
+        if width is None:
+            self.bottleneck: nn.Module = Correction(num_inputs, min(rank, num_inputs))
+        else:
+            self.bottleneck = nn.Linear(num_inputs, width, bias=False)
+            nn.init.kaiming_normal_(self.bottleneck.weight)
         self.norm = nn.BatchNorm1d(self.num_features)  # its shift is the bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +123,7 @@ class FeatureBackbone(nn.Module):
         return self.after(self.bottleneck(self.before(x)))
 
     def each(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
-        """The same of several batches, each normalized on its own; the map's many weights are gone through once."""
+        """The same for several batches, each normalized on its own; the map's many weights are read only once."""
         inputs = []
         for x, side in batches:
             select_side(self.input_norm, side)
@@ -152,22 +136,13 @@ class FeatureBackbone(nn.Module):
         return features
 
     def before(self, x: Tensor) -> Tensor:
-        """What the map takes."""
+        """The input of the linear map."""
         hidden: Tensor = self.dropout(self.input_norm(F.normalize(x, dim=1)))
         return hidden
 
     def after(self, y: Tensor) -> Tensor:
-        """What is made of its result."""
+        """The features from the output of the linear map."""
         return F.relu(self.norm(y))
-
-
-def _linear(num_inputs: int, width: int | None, rank: int) -> nn.Module:
-    """A map that starts at random, or without a width the identity and a correction to learn."""
-    if width is None:
-        return Correction(num_inputs, min(rank, num_inputs))
-    linear = nn.Linear(num_inputs, width, bias=False)
-    nn.init.kaiming_normal_(linear.weight)
-    return linear
 
 
 class Correction(nn.Module):

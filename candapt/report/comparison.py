@@ -1,46 +1,32 @@
 """One page for several runs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from candapt.errors import UserError
-from candapt.report import plots, words
-from candapt.report.collect import Run
+from candapt.report import plots, text
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
-from candapt.report.run_page import class_shares, map_charts, shown_setting
+from candapt.report.run_data import Run
+from candapt.report.run_page import CLASSES, class_shares, map_charts, shown_setting
 from candapt.report.thumbnails import BUDGET, thumbnails_of
-from candapt.runs import leaves
+from candapt.storage.files import flatten
 
-MAPS = 4
-"""Runs whose maps are shown, at most."""
-CURVE = "of-"
-"""What the keys of charts by round begin with."""
-BARS = 4
-"""Runs whose predicted classes are shown side by side, at most."""
+MAPS = 4  # maximum number of runs whose maps are shown
+BARS = 4  # maximum number of runs whose predicted classes are shown side by side
 
 
-def comparison_page(runs: Sequence[Run], title: str | None = None, measured: Sequence[float] | None = None) -> str:
-    """The page as text.
+def comparison_page(runs: Sequence[Run], title: str = "", measured: Sequence[float] = ()) -> str:
+    """The page of two or more runs as text.
 
-    Args:
-        runs: two or more.
-        title: by default their task, or how many they are.
-        measured: accuracy of each by true labels; by default what the runs say, if all do.
+    By default the title is their task or number, and the measured accuracies are those they recorded, if all did.
     """
-    if measured is None:
-        measured = [run.oracle["accuracy"] for run in runs if run.oracle]
-    accuracies = list(measured) if len(measured) == len(runs) else []
-    names = distinct_names(runs)
-    tasks = list(dict.fromkeys(run.task for run in runs))
+    known = measured or [run.oracle["accuracy"] for run in runs if run.oracle]
+    accuracies = known if len(known) == len(runs) else []
+    names, tasks = distinct_names(runs), list(dict.fromkeys(run.task for run in runs))
     maps, points = compared_maps(runs, names)
-    every = compared_curves(runs, names)
-    folded = [chart for chart in every if words.is_minor(chart.key.removeprefix(CURVE))]
-    sections = {
-        "curves": [chart for chart in every if chart not in folded],
-        "other_curves": folded,
-        "maps": maps,
-        "counts": compared_classes(runs, names),
-    }
+    curves, other_curves = compared_curves(runs, names)
+    sections = {"curves": curves, "other_curves": other_curves, "maps": maps, "counts": compared_classes(runs, names)}
     return render(
         "comparison.html",
         kind=": comparison",
@@ -63,7 +49,7 @@ def comparison_page(runs: Sequence[Run], title: str | None = None, measured: Seq
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
-    """What each run is called: its folder's name, with as many of those above as it takes to tell them apart."""
+    """The name of each run's folder, with as many of the folders above as make the names differ."""
     paths = [run.folder.absolute().parts for run in runs]
     for depth in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]
@@ -73,52 +59,49 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
 
 
 def verdict(runs: Sequence[Run], names: Sequence[str], accuracies: Sequence[float]) -> str:
-    """The comparison in a sentence, by what is known without labels first."""
-    known = {
-        name: run.summary["estimated_accuracy"]["value"]
-        for name, run in zip(names, runs, strict=True)
-        if (run.summary.get("estimated_accuracy") or {}).get("value") is not None
-    }
-    told = []
-    if len(known) == len(runs):
-        best = max(known, key=known.__getitem__)
-        told.append(f"Without labels {best} looks best, with an estimated accuracy of {known[best]:.0%}.")
+    """The outcome in a sentence or two, first by what is known without labels."""
+    sentences = []
+    values = [run.section("estimated_accuracy").get("value") for run in runs]
+    estimated: dict[str, Any] = dict(zip(names, values, strict=True))
+    if None not in values:
+        best = max(estimated, key=estimated.__getitem__)
+        sentences.append(f"Without labels {best} looks best, with an estimated accuracy of {estimated[best]:.0%}.")
     if accuracies:
         measured = dict(zip(names, accuracies, strict=True))
         best, worst = max(measured, key=measured.__getitem__), min(measured, key=measured.__getitem__)
-        told.append(f"Measured with true labels (oracle), {best} is right on {measured[best]:.1%} of the target")
-        told[-1] += f" and {worst} on {measured[worst]:.1%}." if best != worst else "."
-    if not told:
-        told.append(f"{len(runs)} runs side by side; none has an accuracy to compare, so look at the figures below.")
-    return " ".join(told)
+        right = f"{best} is right on {measured[best]:.1%} of the target"
+        other = f" and {worst} on {measured[worst]:.1%}" if best != worst else ""
+        sentences.append(f"Measured with true labels (oracle), {right}{other}.")
+    nothing = f"{len(runs)} runs side by side; none has an accuracy to compare, so see the figures below."
+    return " ".join(sentences) or nothing
 
 
 def overview(runs: Sequence[Run], names: Sequence[str], accuracies: Sequence[float]) -> Table:
-    """One line a run."""
-    facts = [{name: value for name, value, _ in words.facts(run)} for run in runs]
+    """One row per run."""
+    facts = [{name: value for name, value, _ in text.facts(run)} for run in runs]
     for row, accuracy in zip(facts, accuracies, strict=False):  # none, or one for each
-        row[words.MEASURED] = f"{accuracy:.1%}"
+        row[text.MEASURED] = f"{accuracy:.1%}"
     for row, run in zip(facts, runs, strict=True):
         row |= {"Task": run.task, "Method": run.method, "Seed": str(run.summary.get("seed", ""))}
     present = dict.fromkeys(key for row in facts for key in row)
-    columns = sorted(present, key=lambda key: "ccuracy" not in key)  # what matters most stands first
+    columns = sorted(present, key=lambda key: "ccuracy" not in key)  # the most important ones first
     rows = [(name, *(row.get(key, "") for key in columns)) for name, row in zip(names, facts, strict=True)]
     return Table("What is known of each run", ("run", *(name.lower() for name in columns)), rows)
 
 
-def compared_curves(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
-    """Every number that two or more runs have by round."""
-    keys = dict.fromkeys(key for run in runs for record in run.rounds for key in record)
-    charts = []
-    for key in keys:
+def compared_curves(runs: Sequence[Run], names: Sequence[str]) -> tuple[list[Chart], list[Chart]]:
+    """Charts of every number that two or more runs have by round: those to show at once, and those to fold."""
+    charts: tuple[list[Chart], list[Chart]] = ([], [])
+    for key in dict.fromkeys(key for run in runs for record in run.rounds for key in record):
         lines = [
             Curve(name, [each["round"] for each in having], [each[key] for each in having])
             for name, run in zip(names, runs, strict=True)
             if (having := [each for each in run.rounds if isinstance(each.get(key), int | float)])
         ]
-        if len(lines) > 1 and key not in words.SILENT:
-            told = words.metric(key)
-            charts.append(Chart(f"{CURVE}{key}", told.title, told.note, plots.curves(lines, percent=told.percent)))
+        if len(lines) > 1 and key not in text.WITHOUT_CURVE:
+            metric = text.metric(key)
+            figure = plots.curves(lines, percent=metric.percent)
+            charts[text.is_minor(key)].append(Chart(f"of-{key}", metric.title, metric.note, figure))
     return charts
 
 
@@ -130,17 +113,15 @@ def compared_maps(runs: Sequence[Run], names: Sequence[str]) -> tuple[list[Chart
     charts: list[Chart] = []
     points: dict[str, Points] = {}
     for number, (name, run) in enumerate(mapped):
-        files = thumbnails_of(run)
-        made, told = map_charts(run, files, BUDGET // len(mapped), prefix=f"{number}-")
-        after = made[-1]
-        charts.append(Chart(after.key, name, "", after.figure))
-        points[after.key] = told[after.key]
+        both, described = map_charts(run, thumbnails_of(run), BUDGET // len(mapped), prefix=f"{number}-")
+        charts.append(Chart(both[-1].key, name, "", both[-1].figure))
+        points[both[-1].key] = described[both[-1].key]
     return charts, points
 
 
 def compared_classes(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
     """Predicted shares of the classes, if all runs have the same."""
-    if len({run.classes for run in runs}) != 1 or len(runs) > BARS or len(runs[0].classes) > 60:
+    if len({run.classes for run in runs}) != 1 or len(runs) > BARS or len(runs[0].classes) > CLASSES:
         return []
     series = {name: [row[2] for row in class_shares(run)] for name, run in zip(names, runs, strict=True)}
     chart = plots.bars(runs[0].classes, series)
@@ -161,11 +142,10 @@ def agreement(runs: Sequence[Run], names: Sequence[str]) -> Table | None:
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Settings that are not the same in all runs."""
-    settings = [leaves(run.config) for run in runs]
-    keys = list(dict.fromkeys(key for each in settings for key in each))
+    settings = [flatten(run.config) for run in runs]
     rows = [
         (key, *(shown_setting(each[key]) if key in each else "" for each in settings))
-        for key in keys
+        for key in dict.fromkeys(key for each in settings for key in each)
         if len({str(each.get(key, "")) for each in settings}) > 1
     ]
     return Table("Settings that differ", ("setting", *names), rows)

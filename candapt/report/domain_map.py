@@ -1,7 +1,7 @@
-"""A map of both domains before and after adaptation: t-SNE of some samples of each, kept in `embedding.npz`."""
+"""A map of both domains before and after adaptation: t-SNE of some samples of each, stored in `embedding.npz`."""
 
 import copy
-from collections.abc import Sequence
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,22 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from torch import Tensor
 
+from candapt.adaptation import Result
 from candapt.data.domains import Domain, Side
 from candapt.data.features import read_arrays
 from candapt.errors import UserError
-from candapt.evaluation.predict import refresh_statistics
-from candapt.files import write_atomically
 from candapt.methods.base import Method
 from candapt.randomness import generator
+from candapt.storage.files import write_atomically
+from candapt.storage.safe_reading import contained
+from candapt.training.callbacks import Callback
 from candapt.training.loop import Training
-from candapt.untrusted import contained
+from candapt.training.outputs import refresh_statistics
+
+log = logging.getLogger(__name__)
 
 FILE = "embedding.npz"
-COMPONENTS = 50
-"""Principal components that t-SNE sees."""
+COMPONENTS = 50  # number of principal components that t-SNE starts from
 ITERATIONS = 500
 
 Array = np.ndarray[Any, Any]
@@ -32,23 +35,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class DomainMap:
-    """Where some samples of both domains lie in the plane. Every array has one entry a sample."""
+    """Places of some samples of both domains in the plane; every array has one entry per sample."""
 
-    side: Array
-    """0 for the source, 1 for the target."""
-    index: Array
-    """Row of the sample in its domain."""
-    label: Array
-    """Class of a source sample; -1 for a target sample, which has none."""
-    name: Array
-    """What the sample is called, as in `predictions.csv`."""
-    before: Array
-    """Place by the network before the first step, shape (n, 2)."""
-    after: Array
-    """Place by the adapted network, shape (n, 2); empty until there is one."""
+    side: Array  # 0 for the source, 1 for the target
+    index: Array  # row of the sample in its domain
+    label: Array  # class of a source sample; -1 for a target sample, which has none
+    name: Array  # name of the sample, as in `predictions.csv`
+    before: Array  # place by the network before the first step, shape (n, 2)
+    after: Array  # place by the adapted network, shape (n, 2); empty until there is one
 
     def rows(self, side: Side) -> Tensor:
-        """Rows of the domain that are on the map."""
+        """Rows of the domain's samples that are on the map."""
         return torch.as_tensor(self.index[self.side == int(side)].astype(np.int64))
 
     def write(self, folder: Path) -> None:
@@ -58,7 +55,7 @@ class DomainMap:
 
 
 def read_map(folder: Path) -> DomainMap | None:
-    """The map of a run folder, if it has a whole one."""
+    """The map of a run folder; None without one. Raises a `UserError` for a file that is no map."""
     if not (folder / FILE).exists():
         return None
     arrays = read_arrays(contained(folder, FILE), *DomainMap.__dataclass_fields__)
@@ -68,39 +65,32 @@ def read_map(folder: Path) -> DomainMap | None:
 
 
 def map_before(training: Training, points: int) -> DomainMap:
-    """The map by a network that has not been trained yet; the training goes on as if nobody had looked.
-
-    Args:
-        training: before its first step.
-        points: samples of each domain, at most.
-    """
-    task, seed = training.task, training.settings.seed
-    rows = {side: _draw(task.domain(side).size, points, seed, side) for side in Side}
-    method = training.method
-    if training.whole_domain_statistics:  # to look would change them, so a copy is looked at
+    """A map of at most `points` samples of each domain before the first step; the training is left as it was."""
+    task, seed, method = training.task, training.settings.seed, training.method
+    draws = {side: torch.randperm(task.domain(side).size, generator=generator(seed, "map", side.name)) for side in Side}
+    rows = {side: draw[:points].sort().values for side, draw in draws.items()}
+    if training.outputs.uses_whole_domains:  # an evaluation pass would change them, so a copy is used
         method = copy.deepcopy(method)
+        batch = training.settings.training.evaluation_batch
         for side in Side:
-            batch = training.settings.training.evaluation_batch
             refresh_statistics(method, task.domain(side), side, batch_size=batch)
         features = [features_of(method, task.domain(side), side, rows[side], batch) for side in Side]
     else:
-        features = [training.embed(side).features[rows[side]] for side in Side]
+        features = [training.outputs.of(side).features[rows[side]] for side in Side]
+    unknown = np.full(len(rows[Side.TARGET]), -1)
     return DomainMap(
         side=np.concatenate([np.full(len(rows[side]), int(side), np.uint8) for side in Side]),
         index=torch.cat([rows[side] for side in Side]).numpy().astype(np.int32),
-        label=np.concatenate(
-            [task.source.labels[rows[Side.SOURCE]], np.full(len(rows[Side.TARGET]), -1)], dtype=np.int32
-        ),
-        name=np.array([_name(task.domain(side).names, row) for side in Side for row in rows[side].tolist()]),
+        label=np.concatenate([task.source.labels[rows[Side.SOURCE]], unknown], dtype=np.int32),
+        name=np.array([str(task.domain(side).names[row]) for side in Side for row in rows[side].tolist()]),
         before=project(torch.cat(features).numpy()),
         after=np.empty((0, 2), np.float32),
     )
 
 
-def map_after(found: DomainMap, source: Tensor, target: Tensor) -> DomainMap:
-    """The same samples by the adapted network, from features of shape (n, d); points start from where they were."""
-    features = torch.cat([source, target]).numpy()
-    return replace(found, after=project(features, start=found.before))
+def map_after(before: DomainMap, source: Tensor, target: Tensor) -> DomainMap:
+    """The map with places by features of the adapted network, shape (n, d); points start from where they were."""
+    return replace(before, after=project(torch.cat([source, target]).numpy(), start=before.before))
 
 
 @torch.no_grad()
@@ -116,35 +106,48 @@ def features_of(method: Method, domain: Domain, side: Side, rows: Tensor, batch_
 
 
 def project(features: Array, start: Array | None = None) -> Array:
-    """Places in the plane, shape (n, 2), float32, the same whenever the features are.
+    """Places in the plane, shape (n, 2), float32, the same for the same features.
 
     Args:
         features: shape (n, d); only their directions count, as in the clustering.
-        start: places to begin from; by default the first principal components.
+        start: initial places; by default the first principal components.
     """
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.maximum(lengths, np.finfo(np.float32).tiny)
-    if len(unit) < 5 or np.ptp(unit, axis=0).max() == 0:  # nothing to unfold
+    if len(unit) < 5 or np.ptp(unit, axis=0).max() == 0:  # nothing to project
         return np.zeros((len(unit), 2), np.float32)
     components = PCA(min(COMPONENTS, *unit.shape), svd_solver="randomized", random_state=0).fit_transform(unit)
     start = components[:, :2] if start is None else start
     spread = start.std()
     if start.shape[1] < 2 or spread == 0:
         return np.zeros((len(unit), 2), np.float32)
-    tsne = TSNE(
-        perplexity=min(30, (len(unit) - 1) / 3),
-        init=(start / spread * 1e-4).astype(np.float32),
-        max_iter=ITERATIONS,
-        random_state=0,
-    )
+    initial, perplexity = (start / spread * 1e-4).astype(np.float32), min(30, (len(unit) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init=initial, max_iter=ITERATIONS, random_state=0)
     places: Array = tsne.fit_transform(components)
     return places.astype(np.float32)
 
 
-def _draw(size: int, points: int, seed: int, side: Side) -> Tensor:
-    """Some rows of a domain, in order."""
-    return torch.randperm(size, generator=generator(seed, "map", side.name))[:points].sort().values
+class Mapper(Callback):
+    """Writes the map of a training to its run folder in two steps, between which the run can be interrupted."""
 
+    def __init__(self, folder: Path, points: int) -> None:
+        self.folder, self.points = folder, points
+        self.training: Training | None = None
 
-def _name(names: Sequence[str], row: int) -> str:
-    return str(names[row])
+    def on_start(self, training: Training) -> None:
+        """Map the domains before the first step; a resumed run has that map already."""
+        self.training = training
+        if training.state.iteration == 0 and not (self.folder / FILE).exists():
+            log.info("Mapping both domains before adaptation.")
+            map_before(training, self.points).write(self.folder)
+
+    def finish(self, result: Result) -> None:
+        """Map the same samples by the adapted network."""
+        before = read_map(self.folder)
+        if before is None or self.training is None:
+            return
+        log.info("Mapping both domains after adaptation.")
+        source = self.training.task.source  # without held-out samples, as the map's rows count
+        rows, model = before.rows(Side.SOURCE), result.model
+        features = features_of(model.method, source, Side.SOURCE, rows, model.batch_size)
+        map_after(before, features, result.predictions.features[before.rows(Side.TARGET)]).write(self.folder)

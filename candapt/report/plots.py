@@ -1,4 +1,4 @@
-"""Charts as Plotly figures. Names in them are escaped: Plotly reads some HTML in every text."""
+"""Charts as Plotly figures. Names in them are escaped, since Plotly interprets some HTML in every text."""
 
 import html
 import math
@@ -8,25 +8,23 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from candapt.report.words import readable
+from candapt.report.text import readable
 
-BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, GREY = "#E69F00", "#56B4E9", "#888888"
-COLORS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, GREY)
-"""Okabe and Ito's, which people who see fewer colors tell apart too; yellow and black vanish on one background."""
+# Okabe and Ito's colors, which the color-blind can tell apart; yellow and black would vanish on one of the backgrounds.
+BLUE, VERMILLION, GRAY = "#0072B2", "#D55E00", "#888888"
+COLORS = (BLUE, VERMILLION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", GRAY)
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
 DASHES = ("solid", "dash", "dot", "dashdot")
+DASHED = {"color": GRAY, "dash": "dash", "width": 1.5}  # a line to compare others with
 
-Figure = dict[str, Any]
-"""What Plotly's JavaScript draws: data and layout."""
+Figure = dict[str, Any]  # what Plotly's JavaScript draws: data and layout
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with what is said about it."""
+    """A figure with its title and note."""
 
-    key: str
-    """Names it within the page."""
+    key: str  # its name within the page
     title: str
     note: str
     figure: Figure
@@ -35,7 +33,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart, by round."""
+    """One line of a chart: a value per round, counted from 0."""
 
     name: str
     rounds: Sequence[int]
@@ -43,7 +41,7 @@ class Curve:
 
 
 def plain_text(text: str, length: int = 28) -> str:
-    """A name for use inside a figure."""
+    """A name as text for a figure, escaped and shortened."""
     return html.escape(readable(text, length))
 
 
@@ -53,84 +51,69 @@ def curves(
     percent: bool = False,
     level: tuple[str, float] | None = None,
     kept: int | None = None,
-    height: int | None = None,
+    height: int = 0,
 ) -> Figure:
-    """Lines by round, which count from 1.
+    """Lines by round, counted from 1; with more than one there is a legend.
 
-    Args:
-        lines: one or more; with more than one there is a legend.
-        percent: whether values are shares.
-        level: name and height of a line that does not depend on the round.
-        kept: the round whose network was kept, to be marked.
-        height: in pixels; by default as the lines need it.
+    A level is the name and value of a horizontal line, and the round whose network was kept gets a vertical one. The
+    height is in pixels, by default as many as the lines need.
     """
     hover = "round %{x}: %{y:.1%}" if percent else "round %{x}: %{y:.4g}"
-    figure = go.Figure()
+    figure, several = go.Figure(), len(lines) > 1
     for position, line in enumerate(lines):
-        style = mark(position)
+        color = COLORS[position % len(COLORS)]
         figure.add_scatter(
             x=[each + 1 for each in line.rounds],
-            y=[value if value is not None and math.isfinite(value) else None for value in line.values],
+            y=_finite(line.values),
             name=plain_text(line.name, 40),
             mode="lines+markers",
-            line={"color": style["color"], "width": 2, "dash": DASHES[position // len(COLORS) % len(DASHES)]},
-            marker={**style, "size": 7},
-            hovertemplate=hover + "<extra></extra>" if len(lines) == 1 else hover,
+            line={"color": color, "width": 2, "dash": DASHES[position // len(COLORS) % len(DASHES)]},
+            marker={"color": color, "symbol": SYMBOLS[position % len(SYMBOLS)], "size": 7},
+            hovertemplate=hover if several else f"{hover}<extra></extra>",
         )
     if level is not None:
-        figure.add_hline(y=level[1], line={"color": GREY, "dash": "dash", "width": 1.5})
-        figure.add_annotation(
-            **{"x": 0.01, "xref": "paper", "y": level[1], "yref": "y", "xanchor": "left", "yanchor": "bottom"},
-            **{"text": plain_text(level[0]), "showarrow": False, "font": {"size": 11}},
-        )
+        _add_level(figure, *level)
     if kept is not None:
-        figure.add_vline(x=kept + 1, line={"color": GREY, "dash": "dot", "width": 1.5})
+        figure.add_vline(x=kept + 1, line={"color": GRAY, "dash": "dot", "width": 1.5})
     last = max((each + 1 for line in lines for each in line.rounds), default=1)
-    axis: dict[str, Any] = {"title": {"text": "round"}, "range": [0.5, last + 0.5], "tickformat": "d"}
-    axis |= {"dtick": 1} if last <= 10 else {"nticks": 8}
-    every = [value for line in lines for value in line.values if value is not None and math.isfinite(value)]
-    values = _value_axis([*every, *([level[1]] if level else [])], percent)
-    return _finished(
-        figure, xaxis=axis, yaxis=values, showlegend=len(lines) > 1, height=height or _line_height(len(lines))
-    )
+    rounds: dict[str, Any] = {"title": {"text": "round"}, "range": [0.5, last + 0.5], "tickformat": "d"}
+    rounds |= {"dtick": 1} if last <= 10 else {"nticks": 8}
+    shown = [value for line in lines for value in _finite(line.values) if value is not None]
+    values = _value_axis([*shown, *([level[1]] if level else [])], percent)
+    height = height or (270 + 18 * (len(lines) // 4) if several else 230)  # a legend needs room above the chart
+    return _finished(figure, rounds, values, legend=several, height=height)
+
+
+def _add_level(figure: go.Figure, name: str, value: float) -> None:
+    """Draw a dashed line across the chart, with its name above it."""
+    figure.add_hline(y=value, line=DASHED)
+    place = {"x": 0.01, "xref": "paper", "y": value, "yref": "y", "xanchor": "left", "yanchor": "bottom"}
+    figure.add_annotation(place, text=plain_text(name), showarrow=False, font={"size": 11})
+
+
+def _finite(values: Sequence[float | None]) -> list[float | None]:
+    """The values with None, which leaves a gap, for those that are not finite."""
+    return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
 def _value_axis(values: Sequence[float], percent: bool) -> dict[str, Any]:
-    """An axis with room around the values, also where they are all the same, and none below zero for nothing."""
+    """An axis with room around the values, even if they are all the same, but little below zero if none is negative."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if all(isinstance(value, int) for value in values):  # counts
-        return {
-            "range": [max(low - 1, -0.2), high + 1],
-            "tickformat": "d",
-            "dtick": max(1, math.ceil((high - low) / 5)),
-        }
+        step = max(1, math.ceil((high - low) / 5))
+        return {"range": [max(low - 1, -0.2), high + 1], "tickformat": "d", "dtick": step}
     if percent and high - low < 0.005:
         low, high = (0, 1) if high > 0.1 else (0, 0.1)
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1
     low = max(low - room, -room / 3) if low >= 0 else low - room
-    return {
-        "range": [low, high + room],
-        "nticks": 6,
-        "tickformat": (".0%" if high - low > 0.05 else ".1%") if percent else "~g",
-    }
-
-
-def _line_height(lines: int) -> int:
-    """Room for a chart with a legend above it."""
-    return 230 if lines == 1 else 270 + 18 * (lines // 4)
+    shares = ".0%" if high - low > 0.05 else ".1%"
+    return {"range": [low, high + room], "nticks": 6, "tickformat": shares if percent else "~g"}
 
 
 def points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Figure:
-    """Both domains in the plane; what is told of a point under the pointer is up to the page, which gets its row.
-
-    Args:
-        places: x and y of each point.
-        side: 0 for the source, 1 for the target.
-    """
-    figure = go.Figure()
-    for number, (name, color, symbol) in enumerate(
-        (("source", BLUE, "circle"), ("target", VERMILLION, "diamond-open"))
-    ):
+    """Both domains (side 0 and 1) in the plane; the page gets the row of the point under the pointer to describe it."""
+    figure, styles = go.Figure(), (("source", BLUE, "circle"), ("target", VERMILLION, "diamond-open"))
+    for number, (name, color, symbol) in enumerate(styles):
         chosen = [row for row, each in enumerate(side) if each == number]
         figure.add_scatter(
             x=[round(float(places[row][0]), 2) for row in chosen],
@@ -141,16 +124,10 @@ def points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Figure:
             marker={"color": color, "symbol": symbol, "size": 6, "opacity": 0.75, "line": {"width": 1}},
             hoverinfo="none",
         )
-    bare = {
-        "showticklabels": False,
-        "zeroline": False,
-        "showgrid": False,
-        "ticks": "",
-        "showline": True,
-        "mirror": True,
-    }
-    square = bare | {"scaleanchor": "x", "scaleratio": 1}
-    return _finished(figure, xaxis=bare, yaxis=square, showlegend=True, height=420, dragmode="zoom", fixed=False)
+    bare = dict.fromkeys(("showticklabels", "zeroline", "showgrid"), False)
+    frame = bare | {"ticks": "", "showline": True, "mirror": True, "fixedrange": False}
+    square = frame | {"scaleanchor": "x", "scaleratio": 1}
+    return _finished(figure, frame, square, legend=True, height=420, drag="zoom")
 
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Figure:
@@ -160,7 +137,7 @@ def bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
     for position, (name, values) in enumerate(series.items()):
         figure.add_bar(
             y=rows,
-            x=[None if value is None or not math.isfinite(value) else value for value in values],
+            x=_finite(values),
             name=plain_text(name, 40),
             orientation="h",
             marker={"color": COLORS[position % len(COLORS)], "pattern": {"shape": ("", "/", ".", "x")[position % 4]}},
@@ -173,11 +150,11 @@ def bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
     figure.update_layout(barmode="group", bargap=0.25)
     height = 110 + len(names) * (10 + 12 * len(series))
     share = {"tickformat": ".0%", "rangemode": "tozero", "nticks": 6}
-    return _finished(figure, xaxis=share, yaxis=ticks, showlegend=len(series) > 1, height=height)
+    return _finished(figure, share, ticks, legend=len(series) > 1, height=height)
 
 
 def matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
-    """A confusion matrix: each row in shares of its class, the counts under the pointer."""
+    """A confusion matrix: each row in shares of its class, with the counts under the pointer."""
     shares = [[count / max(1, sum(row)) for count in row] for row in counts]
     shown = [plain_text(name, 22) for name in names]
     axis = {"tickvals": list(range(len(names))), "ticktext": shown, "zeroline": False}
@@ -185,33 +162,26 @@ def matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
         [f"{shown[row]} predicted as {shown[column]}: {count:,}" for column, count in enumerate(line)]
         for row, line in enumerate(counts)
     ]
-    heat = go.Heatmap(
+    figure = go.Figure()
+    figure.add_heatmap(
         z=shares,
         text=hover,
         hovertemplate="%{text} (%{z:.1%})<extra></extra>",
-        colorscale=[[0, "rgba(0,114,178,0)"], [1, BLUE]],  # none is the page's own color, light or dark
+        colorscale=[[0, "rgba(0,114,178,0)"], [1, BLUE]],  # zero is the page's own color, light or dark
         zmin=0,
         zmax=1,
         colorbar={"tickformat": ".0%", "thickness": 12, "outlinewidth": 0},
     )
-    figure = go.Figure(heat)
     rows = axis | {"autorange": "reversed", "title": {"text": "true class", "standoff": 10}}
     columns = axis | {"tickangle": -60, "title": {"text": "predicted class"}}
-    return _finished(figure, xaxis=columns, yaxis=rows, showlegend=False, height=min(900, 240 + 20 * len(names)))
+    return _finished(figure, columns, rows, legend=False, height=min(900, 240 + 20 * len(names)))
 
 
 def reliability(bins: Sequence[Mapping[str, float]], *, height: int) -> Figure:
     """Accuracy against confidence, bin by bin; a bin's marker grows with its samples."""
     most = max((each["count"] for each in bins), default=1)
     figure = go.Figure()
-    figure.add_scatter(
-        x=[0, 1],
-        y=[0, 1],
-        mode="lines",
-        line={"color": GREY, "dash": "dash", "width": 1.5},
-        name="as sure as right",
-        hoverinfo="skip",
-    )
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=DASHED, name="perfect calibration", hoverinfo="skip")
     figure.add_scatter(
         x=[each["confidence"] for each in bins],
         y=[each["accuracy"] for each in bins],
@@ -224,31 +194,25 @@ def reliability(bins: Sequence[Mapping[str, float]], *, height: int) -> Figure:
     )
     axis = {"range": [-0.03, 1.05], "tickformat": ".0%", "nticks": 6}
     columns, rows = axis | {"title": {"text": "confidence"}}, axis | {"title": {"text": "share that is right"}}
-    return _finished(figure, xaxis=columns, yaxis=rows, showlegend=True, height=height)
-
-
-def mark(position: int) -> dict[str, str]:
-    """Color and symbol of a line; both differ from the other lines'."""
-    return {"color": COLORS[position % len(COLORS)], "symbol": SYMBOLS[position % len(SYMBOLS)]}
+    return _finished(figure, columns, rows, legend=True, height=height)
 
 
 def _finished(
     figure: go.Figure,
+    x: Mapping[str, Any],
+    y: Mapping[str, Any],
     *,
-    xaxis: Mapping[str, Any],
-    yaxis: Mapping[str, Any],
-    showlegend: bool,
+    legend: bool,
     height: int,
-    dragmode: str | bool = False,
-    fixed: bool = True,
+    drag: str | bool = False,
 ) -> Figure:
-    """The figure in the look of all others; its colors of text and grid are the page's."""
-    common = {"automargin": True, "fixedrange": fixed}
+    """The figure in the style of all charts; the page sets the colors of text and grid."""
+    common = {"automargin": True, "fixedrange": True}
     figure.update_layout(
         template=go.layout.Template(),
-        xaxis={**common, **xaxis},
-        yaxis={**common, **yaxis},
-        showlegend=showlegend,
+        xaxis={**common, **x},
+        yaxis={**common, **y},
+        showlegend=legend,
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
         height=height,
         margin={"l": 8, "r": 12, "t": 12, "b": 8},
@@ -256,7 +220,7 @@ def _finished(
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
-        dragmode=dragmode,
+        dragmode=drag,
     )
-    told: Figure = figure.to_plotly_json()
-    return {"data": told["data"], "layout": told["layout"]}
+    drawn: Figure = figure.to_plotly_json()
+    return {"data": drawn["data"], "layout": drawn["layout"]}

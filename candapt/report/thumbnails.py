@@ -14,22 +14,20 @@ from PIL import Image
 from candapt.data.decoding import BrokenImageError, read_image
 from candapt.data.domains import Side
 from candapt.data.features import read_arrays
-from candapt.data.lists import is_list_file
+from candapt.data.inputs import is_list_file
 from candapt.errors import UserError
-from candapt.report.collect import Run
+from candapt.report.run_data import Run
 
-BUDGET = 4_500_000
-"""Bytes of all thumbnails of a page, as they stand in it."""
-QUALITY = 70
-"""Of the JPEGs."""
+BUDGET = 4_500_000  # maximum size of all thumbnails of a page in bytes, encoded
+QUALITY = 70  # of the JPEGs
 
 
 class Thumbnails:
-    """Pictures of the samples of one domain, for as long as its files are where they were.
+    """Pictures of the samples of one domain, as long as its files are where the run read them.
 
     Args:
-        place: folder or list of images, or `.npz` file, that the run read; None to show nothing.
-        shape: shape of one sample; a sample with fewer than two dimensions has no picture.
+        place: folder or list of images, or `.npz` file; None to show nothing.
+        shape: shape of one sample; features, which have one dimension, have no picture.
     """
 
     def __init__(self, place: Path | None, shape: Sequence[int]) -> None:
@@ -42,17 +40,12 @@ class Thumbnails:
         return self.array is not None or (self.place is not None and self.place.is_dir())
 
     def make(self, names: Sequence[str], side: int, budget: int = BUDGET) -> dict[str, str]:
-        """Data URIs by name, of those whose files can be read, until the budget is used up.
+        """Data URIs by name, the first names first, of files that can be read, until the budget in bytes is used up.
 
-        Args:
-            names: samples, the most important first.
-            side: height and width at most, in pixels.
-            budget: bytes.
+        A picture is at most `side` pixels high and wide.
         """
         made: dict[str, str] = {}
-        if not self.available:
-            return made
-        wanted = list(dict.fromkeys(names))
+        wanted = list(dict.fromkeys(names)) if self.available else []
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for first in range(0, len(wanted), 64):
                 part = wanted[first : first + 64]
@@ -65,7 +58,7 @@ class Thumbnails:
         return made
 
     def one(self, name: str, side: int) -> str | None:
-        """The picture of a sample, or None."""
+        """The picture of a sample as a data URI; None if there is none."""
         image = self._file(name, side) if self.array is None else self._row(name, side)
         if image is None:
             return None
@@ -94,13 +87,12 @@ class Thumbnails:
 
 
 def thumbnails_of(run: Run) -> dict[Side, Thumbnails]:
-    """The pictures of both domains of a run; none if the page is to be made of the run's folder alone."""
-    places = {Side.SOURCE: run.source, Side.TARGET: run.target}
-    return {side: Thumbnails(place if run.pictures else None, run.shape) for side, place in places.items()}
+    """The pictures of both domains of a run; none if the page may show nothing from outside the run folder."""
+    return {side: Thumbnails(run.place(side) if run.pictures else None, run.shape) for side in Side}
 
 
 def _small_images(path: Path) -> np.ndarray[Any, Any] | None:
-    """Images of an `.npz` file as bytes, (n, h, w) or (n, h, w, 3), scaled by their largest and smallest value."""
+    """Images of an `.npz` file as bytes, (n, h, w) or (n, h, w, 3), scaled by their smallest and largest value."""
     try:
         x = read_arrays(path, "x").get("x")
     except UserError:

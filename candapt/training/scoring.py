@@ -1,30 +1,28 @@
-"""Scores every round without target labels, on a sample of each domain where domains are large."""
+"""Label-free scores of every round, on a sample of each domain if the domains are large, and when to stop."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt.clustering import Clusters, center_shift, class_centers, label_change, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task, part_of
-from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors, tell_domains_apart
+from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors
 from candapt.network.network import Outputs
 from candapt.randomness import generator
+from candapt.training.finiteness import clustering_in
 
 if TYPE_CHECKING:
     from candapt.training.loop import Training
 
-TARGET_SAMPLES = 2000
-"""Target samples that are scored, at most."""
-SOURCE_SAMPLES = 1000
-"""Source samples that are looked at, at most, or ten of each class if that is more."""
+TARGET_SAMPLES = 2000  # maximum number of target samples that are scored
+SOURCE_SAMPLES = 1000  # maximum number of source samples that are used, or ten per class if that is more
+QUIET_ROUNDS = 2  # rounds without change after which a training has settled: a single quiet one may be chance
 
 
 def hold_out(task: Task, share: float, seed: int) -> tuple[Task, LabeledDomain | None]:
-    """Set a random share of each source class aside; what is left of the task, and the share if it is not empty.
-
-    Every class keeps a sample to train on.
-    """
+    """The task without a random share of each source class, and that share; every class keeps a sample to train on."""
     labels, order = task.source.labels, torch.randperm(task.source.size, generator=generator(seed, "held out"))
     held = torch.zeros(task.source.size, dtype=torch.bool)
     for number in range(task.num_classes):
@@ -37,75 +35,56 @@ def hold_out(task: Task, share: float, seed: int) -> tuple[Task, LabeledDomain |
 
 
 class Scorer:
-    """Looks at a training between rounds. It draws from generators of its own and leaves the training as it was."""
+    """Scores a training between rounds. It has random generators of its own and changes nothing in the training."""
 
     def __init__(self, training: "Training", held_out: LabeledDomain | None) -> None:
-        self.training = training
-        seed, limit = training.settings.seed, source_limit(training.task)
-        self.rows = scored_rows(training.task, seed)
-        self.held_out = held_out
+        self.training, seed = training, training.settings.seed
+        self.rows, self.held_out = scored_rows(training.task, seed), held_out
         if held_out is not None:
-            self.held_out = part_of(held_out, _some(held_out.size, limit, seed, "scored held out"))
+            rows = _some(held_out.size, source_limit(training.task), seed, "scored held out")
+            self.held_out = part_of(held_out, rows)
 
     @torch.no_grad()
     def remember_start(self) -> None:
-        """Cluster the target as the network sees it before any training, to compare with later."""
+        """Cluster the target by the network before any training, for later scores to compare with."""
         training = self.training
         before = {name: buffer.clone() for name, buffer in training.method.named_buffers()}
-        target, source = training.look(Side.TARGET, self.rows[Side.TARGET]), self._source()
-        training.state.scored |= {
+        target, source = self.outputs(Side.TARGET), self.outputs(Side.SOURCE)
+        training.state.score_memory |= {
             "first_labels": self._cluster(source, target).labels,
             "first_neighbors": nearest_neighbors(target.features),
         }
-        for name, buffer in training.method.named_buffers():  # to look may have moved batch norm statistics
+        for name, buffer in training.method.named_buffers():  # an evaluation pass may have moved batch norm statistics
             buffer.copy_(before[name])
 
     @torch.no_grad()
-    def scores(self, kept_share: float | None) -> dict[str, float]:
+    def scores(self) -> dict[str, float]:
         """All scores of the network as it is now, under the names that they have in a record."""
-        training, remembered = self.training, self.training.state.scored
-        target, trained = training.look(Side.TARGET, self.rows[Side.TARGET]), self._source()
-        source, labels = self._judged_source(trained)
-        domains = tell_domains_apart(source.features, target.features, generator(training.settings.seed, "domains"))
-        clusters = self._cluster(trained, target)
-        evidence = Evidence(
-            target,
-            source,
-            labels,
-            clusters,
-            domains,
-            remembered.get("last_labels"),
-            remembered.get("first_labels"),
-            remembered.get("first_neighbors"),
-            kept_share,
-        )
-        found = all_scores(evidence)
-        remembered["last_labels"] = clusters.labels
-        return {f"score_{name}": value for name, value in found.items()}
+        training, memory = self.training, self.training.state.score_memory
+        target, trained = self.outputs(Side.TARGET), self.outputs(Side.SOURCE)
+        source, labels = trained, training.task.source.labels[self.rows[Side.SOURCE]]
+        if self.held_out is not None:  # then they judge the network
+            source, labels = training.outputs.of_samples(Side.SOURCE, self.held_out), self.held_out.labels
+        first = memory.get("first_labels"), memory.get("first_neighbors")
+        clusters, seed = self._cluster(trained, target), training.settings.seed
+        scores = all_scores(Evidence(target, source, labels, clusters, seed, *first))
+        return {f"score_{name}": value for name, value in scores.items()}
 
-    @property
-    def target_size(self) -> int:
-        """Target samples that are looked at."""
-        return len(self.rows[Side.TARGET])
-
-    def _source(self) -> Outputs:
-        return self.training.look(Side.SOURCE, self.rows[Side.SOURCE])
-
-    def _judged_source(self, trained: Outputs) -> tuple[Outputs, Tensor]:
-        """Outputs and labels of the source samples by which the network is judged."""
-        training = self.training
-        if self.held_out is None:
-            return trained, training.task.source.labels[self.rows[Side.SOURCE]]
-        return training.outputs(Side.SOURCE, self.held_out), self.held_out.labels
+    def outputs(self, side: Side) -> Outputs:
+        """Outputs of the scored samples of one side."""
+        whole = self.training.state.clusters is not None  # the method needs those of all samples anyway
+        return self.training.outputs.of_rows(side, self.rows[side], whole=whole)
 
     def _cluster(self, source: Outputs, target: Outputs) -> Clusters:
-        labels = self.training.task.source.labels[self.rows[Side.SOURCE]]
-        centers = class_centers(source.features, labels, self.training.task.num_classes)
-        return spherical_kmeans(target.features, centers)
+        training = self.training
+        labels = training.task.source.labels[self.rows[Side.SOURCE]]
+        with clustering_in(training.state.round):
+            centers = class_centers(source.features, labels, training.task.num_classes)
+            return spherical_kmeans(target.features, centers)
 
 
 def scored_rows(task: Task, seed: int) -> dict[Side, Tensor]:
-    """The samples of each domain that are looked at, in order."""
+    """The samples of each domain that are scored, in order."""
     return {
         Side.SOURCE: _some(task.source.size, source_limit(task), seed, "scored source"),
         Side.TARGET: _some(task.target.size, TARGET_SAMPLES, seed, "scored target"),
@@ -113,10 +92,37 @@ def scored_rows(task: Task, seed: int) -> dict[Side, Tensor]:
 
 
 def source_limit(task: Task) -> int:
-    """Source samples that are looked at, at most."""
+    """Maximum number of source samples that are scored."""
     return max(SOURCE_SAMPLES, 10 * task.num_classes)
 
 
 def _some(count: int, limit: int, seed: int, purpose: str) -> Tensor:
     """At most `limit` of `count` rows, at random but in order."""
     return torch.randperm(count, generator=generator(seed, purpose))[:limit].sort().values
+
+
+def cluster_facts(clusters: Clusters | None, previous: Clusters | None) -> dict[str, float | int]:
+    """Figures of a round's clustering: how much is kept, and how much changed since the round before."""
+    if clusters is None:
+        return {}
+    facts: dict[str, float | int] = {
+        "kept_samples": int(clusters.kept.sum()),
+        "kept_share": float(clusters.kept.float().mean()),
+        "kept_classes": len(clusters.kept_classes),
+        "mean_distance": float(clusters.distances.mean()),
+    }
+    if previous is not None:
+        facts["label_change"] = label_change(previous.labels, clusters.labels)
+        facts["center_shift"] = center_shift(previous.centers, clusters.centers)
+        facts["kept_change"] = float((clusters.kept != previous.kept).float().mean())
+    return facts
+
+
+def has_settled(history: Sequence[Mapping[str, float | int]], threshold: float) -> bool:
+    """Whether the last rounds all changed fewer labels and kept samples than the threshold, and moved the centers less.
+
+    As long as the share of each cluster that is kept grows there is more to come, and a warm-up only prepares the rest.
+    """
+    last = [record for record in history[-QUIET_ROUNDS:] if not record.get("warmup")]
+    changes = ("label_change", "center_shift", "kept_change")
+    return len(last) == QUIET_ROUNDS and all(record.get(change, 1) < threshold for record in last for change in changes)

@@ -7,24 +7,19 @@ from torch import Tensor
 
 from candapt.clustering import Clusters
 
-Record = dict[str, float | int]
-"""What is known after a round; one line of `metrics.jsonl`."""
+Record = dict[str, float | int]  # what is known after a round; one line of `metrics.jsonl`
 
 
 @dataclass
-class PartOfRound:
-    """What is done of a round that is not over."""
+class RoundProgress:
+    """What has been done of a round that is not over."""
 
     steps: int = 0
-    skipped: int = 0
-    """Steps among them that changed nothing, because the numbers went wrong."""
+    skipped: int = 0  # steps among them that changed nothing, because a loss or gradient was not finite
     seconds: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    """Sum of each loss over the steps in which it occurred."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Number of these steps."""
-    previous: Clusters | None = None
-    """Clusters of the round before."""
+    sums: dict[str, float] = field(default_factory=dict)  # sum of each loss over the steps in which it occurred
+    counts: dict[str, int] = field(default_factory=dict)  # number of these steps
+    previous: Clusters | None = None  # clusters of the round before
 
     def add(self, values: Mapping[str, float]) -> None:
         """Count the losses of one step."""
@@ -38,33 +33,28 @@ class PartOfRound:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """The best round so far, by the score that selects."""
+class BestRound:
+    """The best round so far by the score that selects."""
 
     round: int
-    merit: float
-    """How good it is, the more the better."""
-    tensors: dict[str, Tensor]
-    """The method's state after that round."""
+    merit: float  # how good it is; higher is better
+    tensors: dict[str, Tensor]  # the method's state after that round
 
 
 @dataclass
-class State:
-    """Where a training stands. With the weights and the optimizers it is all that a later process needs to go on."""
+class TrainingState:
+    """Where a training stands. With the weights and the optimizers it is all that a later process needs to resume."""
 
     round: int = 0
     iteration: int = 0
-    clusters: Clusters | None = None
-    """Of this round once it has begun, before that of the one before."""
+    clusters: Clusters | None = None  # of this round once it has begun; until then those of the round before
     history: list[Record] = field(default_factory=list)
-    scored: dict[str, Tensor] = field(default_factory=dict)
-    """What later scores compare with: labels of rounds before."""
-    kept: Kept | None = None
-    """None where the last round is taken whatever it scores."""
-    part: PartOfRound = field(default_factory=PartOfRound)
+    score_memory: dict[str, Tensor] = field(default_factory=dict)  # clusters and neighbors from before the training
+    best: BestRound | None = None  # none if the last round is kept whatever it scores
+    progress: RoundProgress = field(default_factory=RoundProgress)
 
     def end_round(self, record: Record) -> None:
-        """Note what is known of the round; the next one has not begun."""
+        """Store the record of the round; the next one has not begun."""
         self.history.append(record)
         self.round += 1
-        self.part = PartOfRound()
+        self.progress = RoundProgress()

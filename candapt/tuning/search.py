@@ -1,7 +1,7 @@
-"""The search itself: Optuna proposes settings, a training tries them.
+"""The search: Optuna proposes settings, a training tries them.
 
-Optuna keeps nothing between two trials. For each one it is given all trials that have ended and a seed made of the
-search's seed and the trial's number, so a search that was killed goes on exactly as if it had not been.
+Optuna keeps nothing between two trials. For each one it gets all finished trials and a seed derived from the search's
+seed and the trial's number, so a search that was killed resumes exactly as if it had not been.
 """
 
 import copy
@@ -17,46 +17,42 @@ from optuna.trial import TrialState, create_trial
 from candapt.adaptation import adapt
 from candapt.data.domains import Task
 from candapt.errors import DivergedError
-from candapt.evaluation.scores import SCORES
-from candapt.evaluation.selection import value_of
-from candapt.network.build import Layers
-from candapt.presets import read_setting
+from candapt.evaluation.scores import SCORES, value_of
+from candapt.network.build import NetworkParts
 from candapt.randomness import derive_seed
-from candapt.settings import Settings
-from candapt.training.loop import Record, Training
-from candapt.tuning.space import Range, apply
-from candapt.tuning.trials import Trial
+from candapt.settings import Range, Settings
+from candapt.training.callbacks import Callback
+from candapt.training.loop import Training
+from candapt.training.state import Record
+from candapt.tuning.folder import Trial
 
-STARTUP = 5
-"""Trials before settings are proposed by what the others showed, and before any is pruned."""
-PRUNED_AFTER = 1 / 3
-"""Share of the rounds in which no trial is pruned: early rounds tell little."""
+STARTUP = 5  # trials before settings are proposed by the results of others, and before any is pruned
+PRUNED_AFTER = 1 / 3  # share of the rounds in which no trial is pruned: early rounds say little
 
 _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and by what."""
+    """What is searched, and by which score."""
 
-    settings: Settings
-    """What the search starts from, and what stays."""
+    settings: Settings  # what the search starts from, and what stays
     space: Mapping[str, Range]
     score: str
 
     @property
     def start(self) -> dict[str, float]:
         """The values of the first trial."""
-        return {name: read_setting(self.settings, name) for name in self.space}
+        return {name: self.settings.value(name) for name in self.space}
 
     def describe(self) -> dict[str, object]:
-        """As plain values, to tell whether a search is the same one."""
+        """As plain values, to check that a resumed search is the same one."""
         return {"score": self.score, "searched": {name: [r.low, r.high, r.log] for name, r in self.space.items()}}
 
 
 def propose(search: Search, trials: Sequence[Trial]) -> optuna.Trial:
     """The next trial: first the settings to start from, then at random, then what looks promising."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it would say is on our bar
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # our progress bar shows it
     seed = derive_seed(search.settings.seed, "trial", len(trials)) % 2**32
     study = optuna.create_study(
         direction="maximize" if SCORES[search.score].higher_is_better else "minimize",
@@ -65,15 +61,12 @@ def propose(search: Search, trials: Sequence[Trial]) -> optuna.Trial:
     )
     distributions = {name: _distribution(limits) for name, limits in search.space.items()}
     for trial in trials:
-        study.add_trial(
-            create_trial(
-                state=_STATES[trial.state],
-                value=trial.score,
-                params=trial.settings,
-                distributions=distributions,
-                intermediate_values={at: value for at, value in enumerate(trial.scores) if value is not None},
-            )
+        scores = {at: value for at, value in enumerate(trial.scores) if value is not None}
+        state, values = _STATES[trial.state], trial.settings
+        finished = create_trial(
+            state=state, value=trial.score, params=values, distributions=distributions, intermediate_values=scores
         )
+        study.add_trial(finished)
     if not trials:
         study.enqueue_trial(search.start)
     return study.ask(distributions)
@@ -86,53 +79,48 @@ def _distribution(limits: Range) -> BaseDistribution:
 
 
 def run_trial(
-    search: Search, trials: Sequence[Trial], task: Task, layers: Layers, advance: Callable[[float], None]
+    search: Search, trials: Sequence[Trial], task: Task, parts: NetworkParts, advance: Callable[[float], None]
 ) -> Trial:
-    """Train once with proposed settings.
+    """The next trial after the finished ones: the network is trained once with proposed settings.
 
-    Args:
-        search: what is searched.
-        trials: those that have ended.
-        task: through the frozen layers already.
-        layers: the network that every trial starts from.
-        advance: told the share of the rounds that is done.
+    The task is that after the frozen layers; `advance` is called with the share of the rounds that is done.
     """
     proposed = propose(search, trials)
     values = {name: proposed.params[name] for name in search.space}
-    settings, reporter = apply(search.settings, values), _Reporter(search, proposed, advance)
-    own, started = replace(layers, network=copy.deepcopy(layers.network), frozen=None), time.perf_counter()
-    ended: dict[str, Any]
+    settings, reporter = search.settings.changed(values), _Reporter(search, proposed, advance)
+    own, started = replace(parts, network=copy.deepcopy(parts.network), frozen=None), time.perf_counter()
+    outcome: dict[str, Any]
     try:
-        ended = _outcome(adapt(task, settings, layers=own, watcher=reporter).record, search.score)
+        outcome = _outcome(adapt(task, settings, parts=own, callbacks=[reporter]).record, search.score)
     except optuna.TrialPruned:
-        ended = {"state": "pruned"}
+        outcome = {"state": "pruned"}
     except DivergedError as error:
-        ended = {"state": "failed", "reason": str(error)}
+        outcome = {"state": "failed", "reason": str(error)}
     seconds = round(time.perf_counter() - started, 2)
-    return Trial(len(trials), settings=values, scores=tuple(reporter.scores), seconds=seconds, **ended)
+    return Trial(len(trials), settings=values, scores=tuple(reporter.scores), seconds=seconds, **outcome)
 
 
 def _outcome(record: Record, score: str) -> dict[str, Any]:
-    """What is known of a training that came to its end, by the record of the round that it keeps."""
+    """The outcome of a finished training, by the record of the round that it keeps."""
     value = value_of(record, score)
     if value is None:
         return {"state": "failed", "reason": f"there is no score {score} of it."}
     return {"state": "complete", "score": value, "round": int(record["round"])}
 
 
-class _Reporter:
-    """Tells Optuna the score of each round, and ends a trial that does worse than most."""
+class _Reporter(Callback):
+    """Reports the score of each round to Optuna, and ends a trial that does worse than most."""
 
     def __init__(self, search: Search, proposed: optuna.Trial, advance: Callable[[float], None]) -> None:
         self.search, self.proposed, self.advance = search, proposed, advance
         self.scores: list[float | None] = []
 
-    def on_step(self, done: int, planned: int) -> None:
+    def on_step(self, training: Training, done: int, planned: int) -> None:
         """Move the bar."""
         self.advance((len(self.scores) + done / planned) / self.search.settings.rounds)
 
     def on_round(self, training: Training, record: Record) -> None:
-        """Report; rounds that only prepare the alignment are not judged."""
+        """Report; warm-up rounds are not judged."""
         value = None if record.get("warmup") else value_of(record, self.search.score)
         self.scores.append(value)
         if value is not None:

@@ -49,7 +49,7 @@ def planned(features: Path) -> Planner:
 
 
 def write_images(root: Path, domains: tuple[str, ...], classes: tuple[str, ...], *, count: int = 4) -> Path:
-    """Grey noise whose brightness tells the class, in one folder a domain and class."""
+    """Gray noise whose brightness depends on the class, in one folder per domain and class."""
     random = np.random.default_rng(0)
     for domain in domains:
         for index, name in enumerate(classes):

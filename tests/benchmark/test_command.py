@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import yaml
 
-from candapt.cli import main
+from candapt.commands.main import main
 
 QUICK = ["--rounds", "1", "--training.steps", "2", "--network.bottleneck", "8"]
 
@@ -25,9 +25,9 @@ def test_a_suite_from_the_command_line(features: Path, tmp_path: Path, capsys: p
     arguments: list[object] = ["--methods", "can-intra,can", "--seeds", "3", "--tasks", "A->W", "--config", config]
     arguments += ["--data", features, "--out", tmp_path / "out", *QUICK, "--can-intra.weight", "0.2"]
     assert main(["benchmark", "office31", *map(str, arguments)]) == 0
-    told = capsys.readouterr()
-    assert "1/2 A→W can seed 3: last" in told.err
-    assert "94.5" in told.out
+    printed = capsys.readouterr()
+    assert "1/2 A→W can seed 3: last" in printed.err
+    assert "94.5" in printed.out
     stored = json.loads((tmp_path / "out/cells/amazon-to-webcam/can/seed-3.json").read_text())
     assert stored["settings"]["rounds"] == 1  # a flag wins over the file
     assert stored["settings"]["can"]["weight"] == 0.5
@@ -50,9 +50,9 @@ def test_what_is_wrong_is_said_in_a_sentence(
 ) -> None:
     out = ("--out", tmp_path / "out")
     office31 = ("office31", "--data", features, "--methods", "can")
-    assert "SUITE is 'office'" in refusal(capsys, "office", *out)
+    assert "There is no suite 'office': did you mean 'office31'?" in refusal(capsys, "office", *out)
     assert "SUITE is missing" in refusal(capsys, *out)
-    assert "--methods is 'cann'" in refusal(capsys, "office31", "--methods", "cann", *out)
+    assert "There is no method 'cann': did you mean 'can'?" in refusal(capsys, "office31", "--methods", "cann", *out)
     assert "--data is missing" in refusal(capsys, "office31", "--methods", "can", *out)
     assert "no task 'A->C'" in refusal(capsys, *office31, "--tasks", "A->C", *out)
     assert "--seeds is '0,x'" in refusal(capsys, *office31, "--seeds", "0,x", *out)
@@ -70,9 +70,9 @@ def test_data_or_weights_that_do_not_fit_leave_nothing_behind(
     features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros((4, 3)), y=np.arange(4))
-    for data, told in ((tmp_path / "other.npz", "has no array amazon_x"), (features, "bottleneck")):
+    for data, reason in ((tmp_path / "other.npz", "has no array amazon_x"), (features, "bottleneck")):
         wide = ["--network.bottleneck", str(10**12)] if data == features else []
         words = ["office31", "--data", str(data), "--methods", "can", "--out", str(tmp_path / "out"), *wide]
         assert main(["benchmark", *words]) == 2
-        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert reason in capsys.readouterr().err.splitlines()[-1]
         assert not (tmp_path / "out").exists()

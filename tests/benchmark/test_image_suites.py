@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from candapt.benchmark.collections import ListedCollection
-from candapt.cli import main
-from candapt.data.transforms import ImageSettings
+from candapt.commands.main import main
 from candapt.data.visda import CLASSES
 from candapt.network.backbones import build_backbone
+from candapt.settings import ImageSettings
 from tests.benchmark.conftest import write_images
 
 CONFIG = Path(__file__).parents[2] / "configs" / "visda2017.yaml"
@@ -53,7 +53,7 @@ class TestOffice31:
 
 @pytest.fixture(scope="module")
 def visda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The challenge's folders: labelled lists in train and validation, a list of shuffled paths in test."""
+    """The challenge's folders: labeled lists in train and validation, a list of shuffled paths in test."""
     root = tmp_path_factory.mktemp("visda")
     shuffled = random.Random(0)
     for split, suffix in (("train", "png"), ("validation", "jpg"), ("test", "jpg")):
@@ -72,7 +72,7 @@ def visda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(visda: Path, network: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adapted to the test images, without labels, with the published settings but for the size of it all."""
+    """A run adapted to the test images, without labels, with the published settings but for the size of it all."""
     out = tmp_path_factory.mktemp("runs") / "run"
     run(
         *("adapt", visda / "train", visda / "test", "--config", CONFIG, "--out", out),
@@ -151,10 +151,10 @@ class TestVisda2017:
         words = ["predict", str(adapted), str(tmp_path), "--format", "visda", "--out", str(tmp_path / "results.txt")]
         assert main(words) == 2
         assert "There is no list" in capsys.readouterr().err
-        told = json.loads((adapted / "model.json").read_text())
+        description = json.loads((adapted / "model.json").read_text())
         other = tmp_path / "other"
         other.mkdir()
-        (other / "model.json").write_text(json.dumps(told | {"classes": ["mug", *CLASSES[1:]]}))
+        (other / "model.json").write_text(json.dumps(description | {"classes": ["mug", *CLASSES[1:]]}))
         (other / "model.safetensors").write_bytes((adapted / "model.safetensors").read_bytes())
         words[1:3] = [str(other), str(visda / "test")]
         assert main(words) == 2

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from candapt import adaptation
-from candapt.benchmark import runner, saving
+from candapt.benchmark import examiner, runner
 from candapt.benchmark.plan import make_plan
 from candapt.benchmark.runner import run, run_cell
-from candapt.cache import View
 from candapt.data.domains import LabeledDomain
 from candapt.errors import UserError
+from candapt.network.activations import View
 from candapt.network.backbones import build_backbone
 from candapt.settings import ImageChoice
 from candapt.training.checkpoint import checkpoints
@@ -54,12 +54,12 @@ def test_every_cell_is_stored_with_what_made_it(planned: Planner, tmp_path: Path
         assert stored["rounds"] == len(stored["oracle_curve"]) == 2
         assert stored["seconds"] > 0
         assert stored["last"]["accuracy"] == stored["oracle_curve"][-1]
-        best = max(stored["each_round"], key=lambda told: (not told["warmup"], told["score_neighbor_information"]))
+        best = max(stored["each_round"], key=lambda each: (not each["warmup"], each["score_neighbor_information"]))
         assert stored["chosen"]["rule"] == "best neighbor information"
         assert stored["chosen"]["accuracy"] == best["accuracy"]
         assert stored["oracle"]["accuracy"] == max(stored["oracle_curve"])
-        assert [told["accuracy"] for told in stored["each_round"]] == stored["oracle_curve"]
-        assert all({"score_snd", "score_agreement"} <= told.keys() for told in stored["each_round"])
+        assert [each["accuracy"] for each in stored["each_round"]] == stored["oracle_curve"]
+        assert all({"score_snd", "score_agreement"} <= each.keys() for each in stored["each_round"])
         assert stored["samples"] == {"source": 24, "target": 24, "measured": 24}
     assert [row["name"] for row in results["rows"]] == ["source-only", "can"]
     assert json.loads((tmp_path / "out/timing.json").read_text())["cells"][0]["seconds"] > 0
@@ -81,10 +81,10 @@ def test_an_interrupted_run_ends_in_the_same_bytes(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
 
 
-def test_a_long_cell_goes_on_where_it_was(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_cell_resumes_midway(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(methods=("can",), seeds=(0,), tasks=("A→W",), rounds=4, training__settled=0)  # of two steps each
     run(plan, tmp_path / "undisturbed")
-    monkeypatch.setattr(saving, "MINUTES", 0)
+    monkeypatch.setattr(examiner, "MINUTES", 0)
     one_batch, made = Training.one_batch, []
 
     def counted(self: Training, *arguments: Any) -> dict[str, float]:
@@ -112,18 +112,18 @@ def test_a_long_cell_goes_on_where_it_was(planned: Planner, tmp_path: Path, monk
 def test_a_cell_that_was_saved_by_other_code_starts_anew(
     changed: str, planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(saving, "MINUTES", 0)
+    monkeypatch.setattr(examiner, "MINUTES", 0)
     plan = planned(methods=("can",), seeds=(0,), tasks=("A→W",), training__settled=0)
     run_cell(plan, plan.cells[0], saved=plan.cells[0].saved(tmp_path / "out"))
     if changed == "code":
-        monkeypatch.setattr(saving, "code_digest", lambda: "other")
+        monkeypatch.setattr(examiner, "code_digest", lambda: "other")
     else:
-        path = plan.cells[0].saved(tmp_path / "out") / saving.FILE
-        told = json.loads(path.read_text()) | {"rounds": [{"round": "x"}]} if changed == "rounds" else []
-        path.write_text(json.dumps(told))
+        path = plan.cells[0].saved(tmp_path / "out") / examiner.FILE
+        damaged = json.loads(path.read_text()) | {"rounds": [{"round": "x"}]} if changed == "rounds" else []
+        path.write_text(json.dumps(damaged))
     run(plan, tmp_path / "out")
-    assert not any("Going on from" in message for message in caplog.messages)
-    assert ("starts anew" in caplog.text) is (changed != "measured")
+    assert not any("Resuming from" in message for message in caplog.messages)
+    assert ("starts over" in caplog.text) is (changed != "measured")
 
 
 def test_what_is_stored_is_not_run_again(planned: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +155,8 @@ def test_stored_rounds_are_chosen_from_without_training_again(
     run(planned(seeds=(0,)), tmp_path)
     path = planned(seeds=(0,)).cells[0].path(tmp_path)
     stored = json.loads(path.read_text())
-    for told, value, accuracy in zip(stored["each_round"], (2.0, 1.0), (0.125, 0.25), strict=True):
-        told |= {"score_snd": value, "accuracy": accuracy}
+    for measured, value, accuracy in zip(stored["each_round"], (2.0, 1.0), (0.125, 0.25), strict=True):
+        measured |= {"score_snd": value, "accuracy": accuracy}
     path.write_text(json.dumps(stored))
     calls = count_calls(monkeypatch)
     results = run(planned(seeds=(0,), select="snd"), tmp_path)
@@ -250,7 +250,7 @@ def test_visda_has_a_column_for_each_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finetune", ["head", "last-stage"])
-def test_a_frozen_backbone_looks_at_each_image_once(
+def test_a_frozen_backbone_processes_each_image_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finetune: str
 ) -> None:
     data = write_images(tmp_path / "data", ("art", "photo"), ("cat", "dog"), count=3)
@@ -284,7 +284,7 @@ def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(UserError, match="was ended from outside, perhaps since memory ran out: give fewer --jobs"):
+    with pytest.raises(UserError, match="was killed, perhaps because memory ran out: use fewer --jobs"):
         run(plan, tmp_path / "out", jobs=2)
     killer.join()
     deadline = time.monotonic() + 120  # one that still starts does so first, which takes long on a busy machine

@@ -9,9 +9,9 @@ from candapt.benchmark.collections import DemoCollection, DigitCollection, Featu
 from candapt.benchmark.plan import make_rows
 from candapt.benchmark.suites import SUITES, tasks_of
 from candapt.data.domains import LabeledDomain
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
 from candapt.presets import for_family
+from candapt.settings import ImageSettings
 from tests.benchmark.conftest import write_images
 from tests.toy import quick_settings
 
@@ -108,18 +108,18 @@ def test_unknown_tasks_are_refused() -> None:
 
 
 def test_changes_to_can_reach_its_ablations() -> None:
-    changes = for_family(
-        {"can.samples": 6, "can.weight": 0.5, "rounds": 2}, ["can", "can-intra", "pseudo-fixed", "dann"]
-    )
-    assert changes["can-intra.samples"] == changes["pseudo-fixed.samples"] == 6
-    assert changes["can-intra.weight"] == 0.5
-    assert "pseudo-fixed.weight" not in changes  # it weighs something else
-    assert "dann.weight" not in changes
+    changes = {"can.samples": 6, "can.weight": 0.5, "rounds": 2}
+    intra, pseudo, dann = (for_family(changes, method) for method in ("can-intra", "pseudo-fixed", "dann"))
+    assert intra["can-intra.samples"] == pseudo["pseudo-fixed.samples"] == 6
+    assert intra["can-intra.weight"] == 0.5
+    assert "pseudo-fixed.weight" not in pseudo  # it weighs something else
+    assert "dann.weight" not in dann
+    assert for_family(changes, "can") == changes
 
 
 def test_a_sweep_makes_rows_of_methods_that_have_its_setting() -> None:
     settings = {method: quick_settings(method) for method in ("can", "source-only")}
     rows = make_rows(SUITES["office31-beta"], settings)
     assert [row.name for row in rows] == ["source-only", *(f"can β={w}" for w in ("0.01", "0.03", "0.1", "0.3", "1"))]
-    assert [row.settings.adaptation.weight for row in rows[1:]] == [0.01, 0.03, 0.1, 0.3, 1.0]
+    assert [row.settings.method_settings.weight for row in rows[1:]] == [0.01, 0.03, 0.1, 0.3, 1.0]
     assert rows[1].folder == "can-weight-0.01"

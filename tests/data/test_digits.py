@@ -1,3 +1,5 @@
+import hashlib
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -6,9 +8,12 @@ import pytest
 from scipy import ndimage
 
 from candapt.data import digits
-from candapt.data.digits import FONTS, Rendering, handwritten_digits, rendered_digits
+from candapt.data.digits import FONTS, Rendering, enlarge, handwritten_digits, rendered_digits, write_demo_data
 
 Labeled: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+
+# Images of `rendered_digits(100, seed=0)`; recorded results depend on them.
+RENDERED_SHA256 = "2d71d0c6d071022743173548614db40706da5442f7b6eaf096698eaefa90708a"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +36,12 @@ def test_both_domains_hold_block_counts(domain: str, count: int, request: pytest
     assert images.min() == 0
     assert images.max() == 16
     assert np.array_equal(images, np.round(images))
+
+
+def test_rendered_digits_never_change() -> None:
+    images, labels = rendered_digits(100, seed=0)
+    assert hashlib.sha256(images.tobytes()).hexdigest() == RENDERED_SHA256
+    assert np.array_equal(labels, np.arange(100) % 10)
 
 
 def test_same_seed_same_images(rendered: Labeled) -> None:
@@ -81,7 +92,7 @@ def test_digits_fill_the_height_like_the_handwritten_ones(rendered: Labeled, han
         assert (images[:, [0, -1]].sum(axis=2) > 0).all()
 
 
-def test_ink_statistics_are_near_those_of_the_unlabelled_target(rendered: Labeled, handwritten: Labeled) -> None:
+def test_ink_statistics_are_near_those_of_the_unlabeled_target(rendered: Labeled, handwritten: Labeled) -> None:
     print_, hand = rendered[0], handwritten[0]
     assert print_.sum(axis=(1, 2)).mean() == pytest.approx(hand.sum(axis=(1, 2)).mean(), rel=0.06)
     assert np.abs(print_.mean(axis=(0, 2)) - hand.mean(axis=(0, 2))).max() < 1  # by row, of about 5
@@ -96,6 +107,26 @@ def test_nearest_class_mean_recognizes_rendered_digits(rendered: Labeled) -> Non
     fresh, truth = rendered_digits(300, seed=7)
     distances = ((fresh[:, None] - means) ** 2).sum(axis=(2, 3))
     assert (distances.argmin(axis=1) == truth).mean() > 0.7
+
+
+def test_glyph_file_holds_the_fonts_in_order() -> None:
+    with np.load(digits.GLYPHS, allow_pickle=False) as file:
+        assert tuple(file["fonts"]) == FONTS
+        assert file["widths"].shape == (len(FONTS), 10)
+        assert file["bits"].shape[:3] == (len(FONTS), 10, digits.GLYPH)
+
+
+def test_glyph_file_matches_the_fonts() -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.glyphs import render
+
+    for font in FONTS:
+        for digit in range(10):
+            shipped, drawn = digits._bitmap(font, digit), render(font, digit)
+            # Versions of FreeType may differ along the outline.
+            assert abs(shipped.shape[1] - drawn.shape[1]) <= 1
+            width = min(shipped.shape[1], drawn.shape[1])
+            assert (shipped[:, :width] != drawn[:, :width]).mean() < 0.05
 
 
 @pytest.mark.parametrize("font", FONTS)
@@ -154,3 +185,29 @@ def test_extreme_variety_still_leaves_ink_in_every_frame(seed: int) -> None:
     wild = Rendering(rotation=40, shear=0.5, width_spread=0.4, pen_spread=0.03, warp=0.08)
     images, _ = rendered_digits(100, seed=seed, rendering=wild)
     assert (images.sum(axis=(1, 2)) > 0).all()
+
+
+def test_enlarge_doubles_the_side_and_scales_to_one(handwritten: Labeled) -> None:
+    images = enlarge(handwritten[0][:20])
+    assert images.shape == (20, digits.SIDE, digits.SIDE)
+    assert images.dtype == np.float32
+    assert images.min() == 0
+    assert images.max() == 1
+
+
+def test_demo_data_hold_both_domains_and_the_target_labels_apart(
+    handwritten: Labeled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digits, "RENDERED", 20)
+    folder = tmp_path / "data"
+    write_demo_data(folder, seed=3)
+    x, y = rendered_digits(20, seed=3)
+    with np.load(folder / "rendered.npz", allow_pickle=False) as source:
+        assert np.array_equal(source["x"], enlarge(x))
+        assert np.array_equal(source["y"], y)
+    with np.load(folder / "handwritten.npz", allow_pickle=False) as target:
+        assert target.files == ["x"]
+        assert np.array_equal(target["x"], enlarge(handwritten[0]))
+    header, *rows = (folder / "handwritten-labels.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "path,label"
+    assert rows == [f"{row},{label}" for row, label in enumerate(handwritten[1])]

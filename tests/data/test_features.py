@@ -55,7 +55,7 @@ class TestReading:
         ("shape", "expected"),
         [((6, 4), (4,)), ((6, 8, 9), (1, 8, 9)), ((6, 1, 8, 9), (1, 8, 9)), ((6, 3, 8, 8), (3, 8, 8))],
     )
-    def test_grey_images_get_a_channel(self, path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    def test_gray_images_get_a_channel(self, path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
         assert feature_domain(save(path, x=np.zeros(shape))).samples.shape == expected
 
     def test_half_precision_and_integers_are_numbers(self, path: Path) -> None:

@@ -15,13 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
-from candapt.data.checking import ImageCheck, check_images
-from candapt.data.decoding import BrokenImageError, read_image
+from candapt.data.decoding import BrokenImageError, ImageCheck, check_images, read_image
 from candapt.data.domains import Domain, LabeledDomain
 from candapt.data.images import ImageSamples, find_images, image_domain, labeled_image_domain
 from candapt.data.inventory import describe_images
-from candapt.data.transforms import ImageSettings, Views
+from candapt.data.transforms import Views
 from candapt.errors import UserError
+from candapt.settings import ImageSettings
 
 SMALL = ImageSettings(size=12, resize=16)
 
@@ -66,8 +66,8 @@ class TestFindImages:
         for name in ("notes.txt", ".hidden.jpg", "._a.jpg", "a/.cache/q.jpg", "__MACOSX/a/z.jpg", "jpg"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
-        found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
-        assert found == ["a/y/x.Tiff", "a/z.jpg", "b.PNG", "c.webp", "d.jpeg", "e.bmp", "f.ppm", "g.tif"]
+        names = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+        assert names == ["a/y/x.Tiff", "a/z.jpg", "b.PNG", "c.webp", "d.jpeg", "e.bmp", "f.ppm", "g.tif"]
 
     def test_links_are_followed_without_looping(self, tmp_path: Path) -> None:
         save(tmp_path / "elsewhere" / "a.png")
@@ -77,8 +77,8 @@ class TestFindImages:
         (folder / "deep" / "up").symlink_to(folder, target_is_directory=True)
         (folder / "file.png").symlink_to(tmp_path / "elsewhere" / "a.png")
         (folder / "nowhere.png").symlink_to(tmp_path / "missing.png")
-        found = [path.relative_to(folder).as_posix() for path in find_images(folder)]
-        assert found == ["deep/b.png", "file.png", "linked/a.png", "nowhere.png"]
+        names = [path.relative_to(folder).as_posix() for path in find_images(folder)]
+        assert names == ["deep/b.png", "file.png", "linked/a.png", "nowhere.png"]
         assert [path.name for path, _ in check_images(find_images(folder)).broken] == ["nowhere.png"]
 
     def test_odd_names_are_kept(self, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ class TestReadImage:
             np.asarray(read_image(tmp_path / "a.jpg")), np.full((16, 16, 3), (255, 0, 0)), atol=3
         )
 
-    def test_grey_palette_and_bilevel(self, tmp_path: Path) -> None:
+    def test_gray_palette_and_bilevel(self, tmp_path: Path) -> None:
         grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
         image = Image.fromarray(grey)
         image.save(tmp_path / "grey.png")
@@ -164,7 +164,7 @@ class TestReadImage:
             ("nan.tif", np.array([[np.nan, 100 / 255, 1]], np.float32)),
         ],
     )
-    def test_deep_grey_is_scaled(self, tmp_path: Path, name: str, values: np.ndarray) -> None:
+    def test_deep_gray_is_scaled(self, tmp_path: Path, name: str, values: np.ndarray) -> None:
         path = save(tmp_path / name, values)
         assert np.asarray(read_image(path))[0].tolist() == [[v] * 3 for v in (0, 100, 255)]
         assert np.asarray(read_image(path, grey=True))[0].tolist() == [0, 100, 255]
@@ -283,11 +283,11 @@ class TestCheckImages:
         for name, width in (("a/1.png", 5), ("a/2.png", 9), ("a/3.png", 9), ("b/1.png", 40)):
             save(tmp_path / name, gradient(width, 10))
         domain, check = labeled_image_domain(tmp_path, SMALL)
-        found = describe_images(check, domain)
-        assert found["classes"] == {"a": 3, "b": 1}
-        assert (found["images"], found["broken"], found["repeated"], found["imbalance"]) == (4, 0, 1, 3)
-        assert found["grey"] == 0
-        assert found["sizes"] == {"smallest": (5, 10), "median": (9, 10), "largest": (40, 10)}
+        facts = describe_images(check, domain)
+        assert facts["classes"] == {"a": 3, "b": 1}
+        assert (facts["images"], facts["broken"], facts["repeated"], facts["imbalance"]) == (4, 0, 1, 3)
+        assert facts["grey"] == 0
+        assert facts["sizes"] == {"smallest": (5, 10), "median": (9, 10), "largest": (40, 10)}
         assert describe_images(ImageCheck((), (), ())) == {"images": 0, "broken": 0, "repeated": 0, "grey": 0}
 
     def test_images_without_color_are_counted(self, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ class TestImageSamples:
         views = samples.read(torch.tensor([3] * 8), seed=1)
         assert len({view.numpy().tobytes() for view in views}) > 1
 
-    def test_grey(self, tmp_path: Path) -> None:
+    def test_gray(self, tmp_path: Path) -> None:
         path = save(tmp_path / "a.png", np.full((28, 28), 51, np.uint8))
         settings = ImageSettings(28, 28, (0.0,), (1.0,), grey=True, augmentation="none")
         batch = ImageSamples([path], Views(settings)).read(torch.tensor([0]), seed=0)

@@ -4,12 +4,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from candapt.data.domains import Domain
-from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain, read_target_labels
-from candapt.data.transforms import ImageSettings
+from candapt.data.domains import Domain, LabeledDomain
+from candapt.data.inputs import (
+    READERS,
+    Reader,
+    Reading,
+    describe_inputs,
+    domain_digest,
+    is_feature_file,
+    read_domain,
+    read_labeled_domain,
+    read_target_labels,
+    reader_of,
+)
 from candapt.errors import UserError
+from candapt.settings import ImageSettings
 
 READING = Reading(ImageSettings(size=8, resize=8, mean=(0.5,), std=(0.5,), grey=True))
 CLASSES = ("bike", "calculator", "mug")
@@ -51,6 +63,72 @@ class TestPaths:
         assert (labeled.labels.tolist(), check) == ([0, 1, 0, 1], None)
 
 
+class TestReaders:
+    """Kinds of input are rows of a table, to which others can be added."""
+
+    @staticmethod
+    def table(path: Path) -> list[list[str]]:
+        return [line.split(",") for line in path.read_text().splitlines()]
+
+    @pytest.fixture
+    def numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A table whose last column is the class, and a reader for it."""
+
+        def read(path: Path, reading: Reading) -> tuple[Domain, None]:
+            return Domain(np.array([row[:-1] for row in self.table(path)], dtype=float)), None
+
+        def read_labeled(path: Path, reading: Reading) -> tuple[LabeledDomain, None]:
+            classes = tuple(sorted({row[-1] for row in self.table(path)}))
+            labels = torch.tensor([classes.index(row[-1]) for row in self.table(path)])
+            return LabeledDomain(read(path, reading)[0].samples, (), labels, classes), None
+
+        kind = Reader(
+            ".csv file of numbers",
+            ".csv file of numbers and a class",
+            lambda path: path.suffix == ".csv",
+            read,
+            read_labeled,
+        )
+        monkeypatch.setitem(READERS, "table", kind)
+        path = tmp_path / "numbers.csv"
+        path.write_text("1,2,mug\n3,4,bike\n5,6,mug\n")
+        return path
+
+    def test_one_from_outside_reads_its_files(self, numbers: Path) -> None:
+        assert reader_of(numbers) is READERS["table"]
+        assert not reader_of(numbers).has_images
+        domain, check = read_domain(numbers, READING)
+        assert domain.samples.read(torch.arange(3)).tolist() == [[1, 2], [3, 4], [5, 6]]
+        labeled, labeled_check = read_labeled_domain(numbers, READING)
+        assert (labeled.classes, labeled.labels.tolist()) == (("bike", "mug"), [1, 0, 1])
+        assert check is labeled_check is None
+        assert domain_digest(labeled, None) != domain_digest(domain, None)
+
+    @pytest.mark.usefixtures("numbers")
+    def test_one_from_outside_is_named_in_the_help(self) -> None:
+        assert describe_inputs(labeled=False).startswith(".csv file of numbers, folder of images")
+        assert describe_inputs(labeled=True).startswith(".csv file of numbers and a class, folder with one subfolder")
+
+    @pytest.mark.usefixtures("numbers")
+    def test_the_others_read_on(self, photos: Path, features: Path) -> None:
+        assert [reader_of(path) for path in (photos, features, photos / "list.txt", photos / "none")] == [
+            READERS[kind] for kind in ("folder", "features", "list", "folder")
+        ]
+
+    def test_without_it_there_are_three_kinds(self) -> None:
+        assert describe_inputs(labeled=True) == (
+            "folder with one subfolder per class, .txt file that lists images and class numbers or .npz file with x "
+            "and y"
+        )
+
+    def test_which_are_image_files(self) -> None:
+        assert {name: reader.has_images for name, reader in READERS.items()} == {
+            "features": False,
+            "list": True,
+            "folder": True,
+        }
+
+
 class TestTargetLabels:
     def labels(self, path: Path) -> list[int]:
         return list(read_target_labels(path, TARGET, CLASSES).tolist())
@@ -89,7 +167,7 @@ class TestTargetLabels:
             ("", "columns path and label"),
             ("path,label\n", "names none of the 4 target samples"),
             ("path,label\nother.png,mug\n", "names none of the 4 target samples"),
-            ("path,label\na.png,zebra\n", "No label in .* is a class of the source, which are bike, calculator, mug"),
+            ("path,label\na.png,zebra\n", "No label in .* is one of the source's classes: bike, calculator, mug"),
         ],
     )
     def test_tables_that_do_not_fit(self, tmp_path: Path, text: str, sentence: str) -> None:

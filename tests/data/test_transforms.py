@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from candapt.data.decoding import read_image
-from candapt.data.transforms import IMAGENET_MEAN, IMAGENET_STD, ImageSettings, Views
+from candapt.data.transforms import Views
 from candapt.errors import UserError
+from candapt.settings import IMAGENET_MEAN, IMAGENET_STD, ImageSettings
 
 from torchvision.transforms import v2  # isort: skip  (after candapt, which declares the operators that it looks for)
 
@@ -39,7 +40,7 @@ def test_evaluation_is_a_bicubic_resize_and_the_center() -> None:
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_other_sizes_and_grey(grey: bool) -> None:
+def test_other_sizes_and_gray(grey: bool) -> None:
     settings = (
         ImageSettings.for_input(28, (0.4,), (0.3,), resize=32)
         if grey

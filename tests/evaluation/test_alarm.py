@@ -99,9 +99,9 @@ class TestFacts:
 class TestParts:
     def test_shares_of_classes_are_found_in_unsure_predictions(self) -> None:
         """Half of the classes are absent, but each prediction leaves a third to others."""
-        found = alarm.target_shares(outcome(SOURCE % 5, sure=0.66).probabilities.double(), torch.full((10,), 0.1))
-        assert found[:5].tolist() == pytest.approx([0.2] * 5, abs=0.01)
-        assert found[5:].sum() < 0.01
+        shares = alarm.target_shares(outcome(SOURCE % 5, sure=0.66).probabilities.double(), torch.full((10,), 0.1))
+        assert shares[:5].tolist() == pytest.approx([0.2] * 5, abs=0.01)
+        assert shares[5:].sum() < 0.01
 
     def test_classes_that_the_source_lacks_are_not_missing(self) -> None:
         prior = torch.tensor([0.5, 0.5, 0.0])

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from candapt.errors import UserError
 from candapt.evaluation.metrics import (
     accuracy,
     confusion_matrix,
@@ -62,6 +61,12 @@ def test_per_class_accuracy_equals_loops(pairs: list[tuple[int, int]]) -> None:
 
 def test_rows_are_true_and_columns_predicted() -> None:
     assert confusion_matrix([0, 0, 1], [1, 1, 1]).tolist() == [[0, 2], [0, 1]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_single_class_is_no_reason_to_warn() -> None:
+    assert confusion_matrix([0, 0], [0, 0]).tolist() == [[2]]
+    assert mean_class_accuracy([0, 0], [0, 0]) == 1
 
 
 def test_lists_arrays_and_tensors_are_the_same() -> None:
@@ -125,13 +130,13 @@ def test_calibration_of_known_cases() -> None:
 
 
 def test_what_cannot_be_scored_is_refused() -> None:
-    with pytest.raises(UserError, match="no samples"):
+    with pytest.raises(ValueError, match="no samples"):
         accuracy(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not fit"):
         accuracy([0, 1], [0])
-    with pytest.raises(UserError, match="negative"):
+    with pytest.raises(ValueError, match="negative"):
         confusion_matrix([0, -1], [0, 1])
-    with pytest.raises(UserError, match="Class 3 does not fit 3 classes"):
+    with pytest.raises(ValueError, match="Class 3 does not fit 3 classes"):
         confusion_matrix([0, 3], [0, 1], num_classes=3)
-    with pytest.raises(UserError, match="integers"):
+    with pytest.raises(ValueError, match="integers"):
         accuracy([0.5], [0.5])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from candapt.data.domains import Domain, Side
-from candapt.evaluation.predict import outputs_of, read_in_order, refresh_statistics
 from candapt.methods.base import Method
+from candapt.training.outputs import outputs_of, read_in_order, refresh_statistics
 from tests.toy import Toy, make_training, quick_settings
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.errors import UserError
-from candapt.files import digest, read_tensors
+from candapt.storage.files import digest, read_tensors
 from candapt.training.checkpoint import (
     Checkpoints,
     DamagedError,
@@ -22,7 +22,7 @@ from candapt.training.checkpoint import (
     save_checkpoint,
 )
 from candapt.training.loop import Training
-from tests.toy import QUICK, Toy, make_training, quick_settings, run, weights
+from tests.toy import QUICK, Hooks, Toy, make_training, quick_settings, run, weights
 
 FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
 
@@ -32,13 +32,13 @@ def half_way(toy: Toy, folder: Path, **changes: object) -> Training:
     training = make_training(toy.task, quick_settings(**{"training__settled": 0, **changes}))
     keeper = Checkpoints(folder, minutes=0)
 
-    def on_step(done: int, planned: int) -> None:
-        keeper.after_step(training, last=done == planned)
+    def on_step(training: Training, done: int, planned: int) -> None:
+        keeper.on_step(training, done, planned)
         if training.state.round == 1 and done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        training.run(on_step, lambda training, record: None)
+        training.run([Hooks(on_step=on_step)])
     return training
 
 
@@ -97,7 +97,7 @@ def test_no_flipped_bit_changes_what_is_read(
     """Either the damage is noticed, or it hit something without a meaning, such as a space."""
     path = tmp_path_factory.mktemp("flipped") / "round-0001.safetensors"
     path.write_bytes(whole)
-    expected, told = read_checkpoint(path)
+    expected, counters = read_checkpoint(path)
     position = int(place * len(whole))
     path.write_bytes(whole[:position] + bytes([whole[position] ^ (1 << bit)]) + whole[position + 1 :])
     try:
@@ -105,7 +105,7 @@ def test_no_flipped_bit_changes_what_is_read(
     except DamagedError:
         return
     assert digest(tensors) == digest(expected)
-    assert again == told
+    assert again == counters
 
 
 class TestFallingBack:
@@ -118,7 +118,7 @@ class TestFallingBack:
         training = make_training(toy.task, quick_settings(training__settled=0))
         keeper = Checkpoints(tmp_path)
         keeper.restore(training)
-        assert (training.state.round, training.state.part.steps) == (1, 2)
+        assert (training.state.round, training.state.progress.steps) == (1, 2)
         (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert newest.name in line
         assert "checksum" in line
@@ -137,9 +137,9 @@ class TestFallingBack:
             path.write_bytes(b"")
         capsys.readouterr()
         assert main(["adapt", "--out", str(out), "--resume"]) == 2
-        told = capsys.readouterr().err
-        assert "Traceback" not in told
-        assert "is whole: remove them" in told.splitlines()[-1]
+        printed = capsys.readouterr().err
+        assert "Traceback" not in printed
+        assert "is whole: remove them" in printed.splitlines()[-1]
 
 
 class TestFitting:
@@ -207,9 +207,9 @@ class TestFitting:
     def test_a_state_that_does_not_fit(self, toy: Toy, tmp_path: Path, missing: str) -> None:
         path = save_checkpoint(half_way(toy, tmp_path), tmp_path)
         tensors, metadata = read_tensors(path)
-        told = json.loads(metadata["state"])
-        del told[missing]
-        text = json.dumps(told)
+        state = json.loads(metadata["state"])
+        del state[missing]
+        text = json.dumps(state)
         save_file(tensors, path, metadata={"state": text, "sha256": digest(tensors, text)})
         with pytest.raises(UserError, match="does not fit"):
             restore_checkpoint(make_training(toy.task, quick_settings()), path)

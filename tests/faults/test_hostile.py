@@ -24,13 +24,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from benchmarks.fuzzing.trial import limits
-from candapt import untrusted
 from candapt.adaptation import adapt
 from candapt.benchmark.plan import make_plan
-from candapt.benchmark.runner import check_folder, read_stored
+from candapt.benchmark.runner import BenchmarkFolder, read_stored
 from candapt.benchmark.runner import run as run_benchmark
-from candapt.cli import main
-from candapt.cli.config import read_config
+from candapt.commands.main import main
+from candapt.commands.parser import read_config
 from candapt.data import decoding
 from candapt.data.decoding import read_image
 from candapt.data.domains import Domain
@@ -38,13 +37,14 @@ from candapt.data.features import feature_domain, labeled_feature_domain
 from candapt.data.images import find_images, image_domain
 from candapt.data.inputs import read_target_labels
 from candapt.data.lists import list_domain
-from candapt.data.transforms import ImageSettings
 from candapt.errors import UserError
-from candapt.files import digest, read_tensors, write_atomically
 from candapt.model import load
-from candapt.network.backbones import read_weights
-from candapt.network.small_cnn import SmallCNN
-from candapt.runs import RunFolder
+from candapt.network.modules import SmallCNN
+from candapt.network.weights import read_weights
+from candapt.settings import ImageSettings
+from candapt.storage import safe_reading
+from candapt.storage.files import digest, read_tensors, write_atomically
+from candapt.storage.runs import RunFolder
 from candapt.training.checkpoint import restore_checkpoint, save_checkpoint
 from tests.toy import Toy, make_toy, make_training, quick_settings
 from tests.toy import run as finish
@@ -52,6 +52,8 @@ from tests.toy import run as finish
 X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.arange(8) % 2
 LITTLE = 2**30
 """Bytes that a refusal may take; what is refused would take far more."""
+NOT_IN_FILES = {"config", "out", "cache", "resume", "force"}
+"""Flags that only the user may give."""
 
 _events: list[tuple[str, str]] | None = None
 
@@ -118,14 +120,14 @@ def run(saved: Path, tmp_path: Path) -> Path:
 
 def change(run: Path, **changes: Any) -> None:
     """Change the description of a model; `network__dropout` is a setting of its network."""
-    told = json.loads((run / "model.json").read_text())
+    description = json.loads((run / "model.json").read_text())
     for name, value in changes.items():
         group, _, key = name.partition("__")
         if key:
-            told[group][key] = value
+            description[group][key] = value
         else:
-            told[group] = value
-    (run / "model.json").write_text(json.dumps(told))
+            description[group] = value
+    (run / "model.json").write_text(json.dumps(description))
 
 
 class TestModels:
@@ -289,7 +291,7 @@ class TestModels:
         with (run / "model.safetensors").open("r+b") as file:
             file.write(size.to_bytes(8, "little"))
             file.truncate(2**26)
-        with limits(memory=LITTLE), pytest.raises(UserError, match="no safetensors file"):
+        with limits(memory=LITTLE), pytest.raises(UserError, match="not a safetensors file"):
             load(run)
 
 
@@ -404,7 +406,7 @@ class TestFeatureFiles:
         assert path.stat().st_size < 2**16
         with pytest.raises(UserError, match="more than half of this machine's memory"):
             feature_domain(path)
-        assert untrusted.memory() > 2**28
+        assert safe_reading.memory() > 2**28
 
     @pytest.mark.filterwarnings("ignore:Duplicate name")
     def test_two_members_of_one_name(self, tmp_path: Path) -> None:
@@ -464,7 +466,7 @@ class TestConfigurations:
             ("seed: " + "1:" * 10**4 + "1", "more than 18 digits"),
             ("#" * 2**17, "larger than the 64 KiB"),
             ("? [a]\n: 3", "unhashable key"),
-            ("3: 4", "no name of a setting"),
+            ("3: 4", "not the name of a setting"),
             ("seed: !!binary aGFsbG8=", "is a bytes"),
             ("seed: !!timestamp 2001-02-30", "out of range"),
             ("- a", "settings by name"),
@@ -518,7 +520,8 @@ class TestConfigurations:
         with watched() as events:
             assert main([*words, *([] if "out" in settings else ["--out", str(tmp_path / "run")])]) == 2
         assert not [name for _, name in events if name == str(bait)]
-        assert "is not understood" in capsys.readouterr().err
+        reason = "is not for a configuration file" if settings.keys() & NOT_IN_FILES else "is not a setting"
+        assert reason in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
     def test_a_folder_may_be_named_like_a_date(self, tmp_path: Path) -> None:
@@ -546,7 +549,7 @@ class TestTables:
     def test_size_and_kind_are_bounded(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.csv")
         with (tmp_path / "large.csv").open("wb") as file:
-            file.truncate(untrusted.MAX_TABLE + 1)
+            file.truncate(safe_reading.MAX_TABLE + 1)
         for name in ("pipe.csv", "large.csv", "."):
             with limits(memory=LITTLE), pytest.raises(UserError, match="cannot be read"):
                 read_target_labels(tmp_path / name, self.TARGET, ("a", "b"))
@@ -677,7 +680,7 @@ class TestFolders:
         link.parent.mkdir(parents=True)
         link.symlink_to(tmp_path / "outside")
         with pytest.raises(UserError, match="is a link"):
-            check_folder(tmp_path / "out", "demo")
+            BenchmarkFolder.check(tmp_path / "out", resume=True)
 
     @pytest.mark.parametrize(
         "text",
@@ -685,7 +688,7 @@ class TestFolders:
     )
     def test_stored_cells_are_bounded_and_checked(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "seed-0.json").write_text(text)
-        with limits(memory=LITTLE), pytest.raises(UserError, match="remove it to have it made again"):
+        with limits(memory=LITTLE), pytest.raises(UserError, match="remove it to run the cell again"):
             read_stored(tmp_path / "seed-0.json", {})
 
     def test_a_cell_that_lacks_something_is_refused(self, tmp_path: Path) -> None:
@@ -717,8 +720,8 @@ class TestResume:
             (run / place).symlink_to(tmp_path / "mine")
         else:
             os.mkfifo(run / place)
-        with limits(), pytest.raises(UserError, match="a link" if kind == "link" else "no plain file"):
-            RunFolder.check_resumable(run)
+        with limits(), pytest.raises(UserError, match="a link" if kind == "link" else "not a plain file"):
+            RunFolder.check(run, resume=True)
 
     @pytest.mark.parametrize(
         ("change", "reason"),
@@ -750,9 +753,9 @@ class TestTerminal:
         for word in (name, f"--{name}", str(tmp_path / name)):
             for words in ([word], ["adapt", word, word, "--out", str(tmp_path / "run")], ["predict", word, word]):
                 assert main(words) == 2
-                told = capsys.readouterr().err
-                assert told.count("\n") == 1
-                assert told.rstrip("\n").isprintable()
+                sentence = capsys.readouterr().err
+                assert sentence.count("\n") == 1
+                assert sentence.rstrip("\n").isprintable()
 
     def test_sentences_are_bounded(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["predict", "x" * 10**6, "y", "--out", "z"]) == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kills import continued, finish, kill_and_resume, outcome, start
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.training.checkpoint import checkpoints
 from candapt.training.loop import Training
 from tests.images import write_photos, write_weights
@@ -50,12 +50,12 @@ def stopped_at(step: int, words: list[object], out: Path, monkeypatch: pytest.Mo
     """Run until the step has been made and saved, and die there."""
     one_batch, made = Training.one_batch, 0
 
-    def counted(self: Training, *arguments: Any) -> dict[str, float]:
+    def counted(self: Training, *arguments: Any) -> None:
         nonlocal made
         if made == step:
             raise KilledError
         made += 1
-        return one_batch(self, *arguments)
+        one_batch(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "one_batch", counted)
@@ -116,18 +116,18 @@ def test_a_signal_saves_and_tells_how_to_continue(
 ) -> None:
     out, one_batch, made = tmp_path / "a run", Training.one_batch, 0
 
-    def interrupted(self: Training, *arguments: Any) -> dict[str, float]:
+    def interrupted(self: Training, *arguments: Any) -> None:
         nonlocal made
         made += 1
         if made == 8:
             os.kill(os.getpid(), number)
-        return one_batch(self, *arguments)
+        one_batch(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "one_batch", interrupted)
         assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == code
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told == f"candapt: stopped; continue with: candapt adapt --out '{out}' --resume."
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence == f"candapt: stopped; continue with: candapt adapt --out '{out}' --resume."
     assert [path.name for path in checkpoints(out / "checkpoints")] == [
         "round-0001.safetensors",
         "round-0001-step-000003.safetensors",
@@ -153,16 +153,16 @@ def test_a_signal_that_comes_where_exceptions_are_dropped_is_not_lost(
             time.sleep(1)
 
     def interrupted(self: Training) -> Any:
-        if self.state.round == 1 and not self.state.part.steps:
+        if self.state.round == 1 and not self.state.progress.steps:
             Dropping()
         return describe_round(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "describe_round", interrupted)
         assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == 143
-    told = capsys.readouterr().err
-    assert "Traceback" not in told
-    assert "--resume" in told
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    assert "--resume" in printed
     assert checkpoints(out / "checkpoints")[-1].name == "round-0001-step-000001.safetensors"
     assert main(["adapt", "--out", str(out), "--resume"]) == 0
     assert outcome(out) == undisturbed
@@ -173,7 +173,7 @@ def test_a_second_signal_stops_at_once(
 ) -> None:
     out, one_batch, made = tmp_path / "run", Training.one_batch, 0
 
-    def interrupted(self: Training, *arguments: Any) -> dict[str, float]:
+    def interrupted(self: Training, *arguments: Any) -> None:
         nonlocal made
         made += 1
         if made == 8:
@@ -181,7 +181,7 @@ def test_a_second_signal_stops_at_once(
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0)  # handlers run between two operations
             raise AssertionError
-        return one_batch(self, *arguments)
+        one_batch(self, *arguments)
 
     monkeypatch.setattr(Training, "one_batch", interrupted)
     assert main([*map(str, words), "--out", str(out), "--checkpoint-minutes", "60"]) == 130
@@ -198,8 +198,8 @@ def test_one_writer_at_a_time(words: list[object], tmp_path: Path, capsys: pytes
             time.sleep(0.02)
         for more in ([], ["--resume"]):
             assert main([*map(str, words), "--out", str(out), *more]) == 2
-            told = capsys.readouterr().err.splitlines()[-1]
-            assert f"is being written by process {process.pid} on " in told
+            sentence = capsys.readouterr().err.splitlines()[-1]
+            assert f"is being written by process {process.pid} on " in sentence
     finally:
         process.kill()
         process.join()
@@ -208,9 +208,9 @@ def test_one_writer_at_a_time(words: list[object], tmp_path: Path, capsys: pytes
     assert "rounds was 5000 and is 2" in capsys.readouterr().err
 
 
-def wait_for(found: Callable[[], bool], process: BaseProcess) -> None:
+def wait_for(is_there: Callable[[], bool], process: BaseProcess) -> None:
     """Until something is there that a process makes."""
-    while not found():
+    while not is_there():
         assert process.is_alive()
         time.sleep(0.002)
 
@@ -274,7 +274,7 @@ def test_a_benchmark_says_how_to_go_on(
         os.kill(os.getpid(), number)
         time.sleep(1)
 
-    monkeypatch.setattr("candapt.commands.benchmark.run", interrupted)
+    monkeypatch.setattr("candapt.commands.benchmark.run_plan", interrupted)
     assert main(["benchmark", "demo", "--resume", "--out", str(tmp_path / "out")]) == code
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told == "candapt: stopped; the same command goes on with the cells that are missing."
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence == "candapt: stopped; repeat the command to run the cells that are missing."

@@ -13,8 +13,8 @@ from PIL import Image
 
 import candapt
 from candapt.benchmark.tables import to_latex, to_markdown, to_terminal
-from candapt.cli import main
-from candapt.untrusted import printable
+from candapt.commands.main import main
+from candapt.storage.safe_reading import printable
 from tests.toy import QUICK
 
 CLASSES = ("<script>alert(1)<", '"; DROP TABLE--', "-rf", "\x1b[31mred\x1b]0;x\x07", os.fsdecode(b"caf\xe9"))
@@ -120,8 +120,8 @@ def test_tables_run_no_script() -> None:
     name = "<script>alert(1)</script>|[/x]\\input{/etc/passwd}"
     figure = {name: {"mean": 0.5, "std": None}}
     row = {"name": name, "paper": {}, "last": figure, "chosen": figure, "oracle": figure}
-    told = {"title": name, "rule": name, "protocol": name, "spread": name, "seeds": [0], "paper": None}
-    results = {**told, "networks": [{"backbone": name, "finetune": name}], "columns": [name], "rows": [row]}
+    texts = {"title": name, "rule": name, "protocol": name, "spread": name, "seeds": [0], "paper": None}
+    results = {**texts, "networks": [{"backbone": name, "finetune": name}], "columns": [name], "rows": [row]}
     assert "<script>alert" not in to_markdown(results)
     latex = [line for line in to_latex(results).splitlines() if not line.startswith("%")]
     assert not [line for line in latex if r"\input" in line]

@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 
 from benchmarks.kills import outcome
-from candapt import files as candapt_files
 from candapt.adaptation import adapt
-from candapt.cli import main
-from candapt.data.domains import ArraySamples, LabeledDomain, Task
-from candapt.errors import UserError, trouble
+from candapt.commands.main import main
+from candapt.data.domains import ArraySamples, LabeledDomain, Side, Task
+from candapt.errors import UserError, describe_machine_error
+from candapt.storage import files as candapt_files
 from candapt.training.checkpoint import checkpoints, read_checkpoint
 from candapt.training.loop import Training
+from candapt.training.state import Record
 from tests.toy import QUICK, Toy, make_training, quick_settings, run, weights
 
 FLAGS = [word for name, value in QUICK.items() for word in (f"--{name}", str(value))]
@@ -54,9 +55,9 @@ class TestFullDisk:
         filling.write_bytes(bytes((1 << 20) - int(2.5 * size)))  # two checkpoints fit, a third beside them does not
         capsys.readouterr()
         assert main([*words, "--out", str(out)]) == 2
-        *_, told = capsys.readouterr().err.splitlines()
-        assert told.startswith("candapt: No space left on device (")
-        assert told.endswith(f"make room; continue with: candapt adapt --out {out} --resume.")
+        *_, sentence = capsys.readouterr().err.splitlines()
+        assert sentence.startswith("candapt: No space left on device (")
+        assert sentence.endswith(f"make room; continue with: candapt adapt --out {out} --resume.")
         good = checkpoints(out / "checkpoints")
         assert good
         for path in good:
@@ -87,9 +88,9 @@ class TestFullDisk:
             patch.setattr(candapt_files.os, "fsync", full)
             capsys.readouterr()
             assert main([*words, "--out", str(out)]) == 2
-        told = capsys.readouterr().err
-        assert "Traceback" not in told
-        assert told.splitlines()[-1].startswith("candapt: No space left on device")
+        printed = capsys.readouterr().err
+        assert "Traceback" not in printed
+        assert printed.splitlines()[-1].startswith("candapt: No space left on device")
         assert main([*words, "--out", str(out), "--resume"]) == 0
         assert outcome(out) == outcome(tmp_path / "undisturbed")
 
@@ -117,17 +118,17 @@ class TestMemory:
 
         monkeypatch.setattr(Training, "one_batch", hungry)
         assert main([*words, "--out", str(tmp_path / "run")]) == 2
-        told = capsys.readouterr().err.splitlines()[-1]
-        assert told.startswith("candapt: memory ran out: lower --training.batch_size")
-        assert told.endswith("--resume.")
+        sentence = capsys.readouterr().err.splitlines()[-1]
+        assert sentence.startswith("candapt: memory ran out: lower --training.batch_size")
+        assert sentence.endswith("--resume.")
 
     def test_really_too_little(self) -> None:
         with pytest.raises(RuntimeError) as error:
             torch.empty(1 << 60)
-        assert "memory ran out" in (trouble(error.value) or "")
+        assert "memory ran out" in (describe_machine_error(error.value) or "")
 
     def test_other_errors_are_not_hidden(self) -> None:
-        assert trouble(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
+        assert describe_machine_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
 
 
 class TestFiles:
@@ -146,9 +147,9 @@ class TestFiles:
             Image.fromarray(random.integers(0, 255, (16, 16), dtype=np.uint8)).save(path)
         one_round = Training.one_round
 
-        def vanish(self: Training, *arguments: Any) -> dict[str, float]:
-            self.embed(0)  # type: ignore[arg-type]
-            self.embed(1)  # type: ignore[arg-type]
+        def vanish(self: Training, *arguments: Any) -> Record:
+            for side in Side:
+                self.outputs.of(side)
             (tmp_path / "source" / "b" / "3.png").unlink()
             return one_round(self, *arguments)
 
@@ -156,16 +157,17 @@ class TestFiles:
         flags = ["--network.backbone", "small-cnn", "--images.size", "16", "--training.workers", str(workers)]
         words = ["adapt", str(tmp_path / "source"), str(tmp_path / "target"), "--out", str(tmp_path / "run"), *flags]
         assert main(words) == 2
-        told = capsys.readouterr().err
-        assert "Traceback" not in told
-        assert "3.png" in told.splitlines()[-1]
+        printed = capsys.readouterr().err
+        assert "Traceback" not in printed
+        assert "3.png" in printed.splitlines()[-1]
 
     def test_other_trouble_in_words(self) -> None:
-        assert trouble(FileNotFoundError(errno.ENOENT, "", "a.npz")) == (
+        assert describe_machine_error(FileNotFoundError(errno.ENOENT, "", "a.npz")) == (
             "No such file or directory ('a.npz'): it has vanished, put it back"
         )
-        assert trouble(OSError(errno.EROFS, "", "/mnt")) == "Read-only file system ('/mnt'): make it writable"
-        assert trouble(OSError("odd")) == "odd: put that right"
+        read_only = OSError(errno.EROFS, "", "/mnt")
+        assert describe_machine_error(read_only) == "Read-only file system ('/mnt'): make it writable"
+        assert describe_machine_error(OSError("odd")) == "odd: fix that"
 
 
 class Poisoned(ArraySamples):

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from candapt.adaptation import Adapted, adapt, initial_layers, make_fabric
+from candapt.adaptation import Result, adapt, build_method, initial_parts
 from candapt.data.domains import Side
 from candapt.methods import METHODS
 from candapt.methods.base import Batch, BatchPart, Method
 from candapt.network.network import Network
 from candapt.presets import make_settings
-from candapt.randomness import derive_seed
 from candapt.settings import Settings
+from candapt.training.batches import make_fabric
 from candapt.training.loop import Training
 from tests.toy import Toy
 
@@ -55,7 +55,7 @@ def short_settings(method: str, **changes: Any) -> Settings:
 
 
 @cache
-def adapted(method: str) -> Adapted:
+def adapted(method: str) -> Result:
     """The method trained on the rotated task; done once for all tests."""
     return adapt(make_rotated().task, short_settings(method))
 
@@ -63,10 +63,7 @@ def adapted(method: str) -> Adapted:
 def begin(settings: Settings) -> Training:
     """A training on the rotated task that has not begun, with the weights that `adapt` starts from."""
     task = make_rotated().task
-    layers = initial_layers(task, settings)
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(settings.seed, "method"))
-        method = METHODS[settings.method](layers.network, settings.adaptation)
+    method = build_method(initial_parts(task, settings), settings)
     return Training(make_fabric(settings.training), method, task, settings)
 
 
@@ -84,7 +81,7 @@ def small_batch(**sides: Side) -> Batch:
     random = torch.Generator().manual_seed(1)
     parts = sides or {"source": Side.SOURCE, "target": Side.TARGET}
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    return {name: BatchPart(torch.randn(6, 5, generator=random), labels) for name in parts}
+    return {name: BatchPart(torch.randn(6, 5, generator=random), labels, side) for name, side in parts.items()}
 
 
 def gradients(loss: Tensor, module: nn.Module) -> list[Tensor]:

@@ -14,6 +14,7 @@ from candapt.methods.base import Batch, BatchPart, Method
 from candapt.training.loop import Training
 from tests.methods.rotated import adapted, begin, make_rotated, short_settings, small_batch, tiny
 from tests.references.discrepancies import cdd
+from tests.toy import Hooks
 
 PARTS = {"source": Side.SOURCE, "aligned_source": Side.SOURCE, "aligned_target": Side.TARGET}
 LABELS = torch.tensor([2, 2, 0, 1, 0, 0])
@@ -21,7 +22,7 @@ LABELS = torch.tensor([2, 2, 0, 1, 0, 0])
 
 def batch() -> Batch:
     parts = small_batch(**PARTS)
-    return {**parts, "aligned_target": BatchPart(parts["aligned_target"].x, LABELS)}
+    return {**parts, "aligned_target": BatchPart(parts["aligned_target"].x, LABELS, Side.TARGET)}
 
 
 def losses(method: Method) -> dict[str, Tensor]:
@@ -73,7 +74,7 @@ class TestNoAlternation:
     def test_batches_come_from_a_table_of_predictions(self) -> None:
         training = begin(short_settings("can-no-ao", warmup=0, min_samples=1, start_share=1.0))
         clusters = clusters_of(training)
-        predicted = training.embed(Side.TARGET).logits.argmax(1)
+        predicted = training.outputs.of(Side.TARGET).logits.argmax(1)
         assert torch.equal(clusters.labels, predicted)
         assert clusters.kept.all()
         for draw in training.method.draws(training.describe_round(), clusters):
@@ -82,7 +83,7 @@ class TestNoAlternation:
 
     def test_distances_are_to_the_mean_direction_of_the_class(self) -> None:
         training = begin(short_settings("can-no-ao"))
-        clusters, features = clusters_of(training), training.embed(Side.TARGET).features
+        clusters, features = clusters_of(training), training.outputs.of(Side.TARGET).features
         row = 7
         members = features[clusters.labels == clusters.labels[row]]
         mean = (members / members.norm(dim=1, keepdim=True)).mean(0)
@@ -152,7 +153,7 @@ class TestPseudoLabels:
         settings = replace(settings, training=replace(settings.training, settled=0.5))
         training = begin(settings)
         first = clusters_of(training)
-        training.run(lambda done, planned: None, lambda training, record: None)
+        training.run()
         assert training.state.round == settings.rounds
         assert training.state.clusters is not None
         assert torch.equal(training.state.clusters.labels, first.labels)
@@ -161,7 +162,7 @@ class TestPseudoLabels:
         training = begin(short_settings("pseudo-fixed", warmup=2))
         training.method.network.starts_at_random = True
         centers = []
-        training.run(lambda *_: None, lambda training, record: centers.append(training.state.clusters.centers))
+        training.run([Hooks(on_round=lambda training, record: centers.append(training.state.clusters.centers))])
         assert not torch.equal(centers[0], centers[2])
         assert torch.equal(centers[2], centers[3])
 
@@ -176,7 +177,7 @@ class TestPseudoLabels:
 
     def test_the_final_clusters_are_of_the_trained_network(self) -> None:
         training = begin(short_settings("pseudo-fixed", rounds=2))
-        training.run(lambda done, planned: None, lambda training, record: None)
+        training.run()
         final = training.method.final_clusters(training.describe_round())
         assert training.state.clusters is not None
         assert not torch.equal(final.centers, training.state.clusters.centers)

@@ -81,7 +81,7 @@ class TestADR:
         """Both divergences, term by term."""
         p, q = first.softmax(1), second.softmax(1)
         terms = [0.5 * (a * (a / b).log() + b * (b / a).log()) for a, b in zip(p.flatten(), q.flatten(), strict=True)]
-        return float(torch.stack(terms).sum())
+        return torch.stack(terms).sum().item()
 
     @pytest.mark.parametrize(("reduction", "divisor"), [("element", 18), ("batch", 6)])
     def test_the_losses_by_hand(self, reduction: str, divisor: int) -> None:
@@ -113,7 +113,7 @@ class TestADR:
     @pytest.mark.parametrize("shared", [True, False])
     def test_scale_and_shift_of_the_domains(self, shared: bool) -> None:
         training = begin(short_settings("adr", shared_affine=shared, rounds=1))
-        training.run(lambda done, planned: None, lambda training, record: None)
+        training.run()
         layers = [layer for layer in training.method.network.modules() if isinstance(layer, DomainBatchNorm)]
         pairs = [pair for layer in layers for pair in zip(*(norm.parameters() for norm in layer.norms), strict=True)]
         assert len(pairs) > 0

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import math
 import textwrap
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -10,13 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from candapt.adaptation import adapt
+from candapt.adaptation import adapt, build_method, initial_parts
 from candapt.data.domains import Side
+from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.model import load
+from candapt.settings import Settings
+from candapt.training.batches import read_batches
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
+from candapt.training.loop import Training
 from tests.methods.rotated import adapted, begin, make_rotated, short_settings
-from tests.toy import make_toy, quick_settings
+from tests.toy import Hooks, make_toy, quick_settings
 
 every = pytest.mark.parametrize("method", METHODS)
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
@@ -60,13 +65,13 @@ def test_it_trains_in_mixed_precision(method: str) -> None:
 def test_it_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> None:
     started = begin(short_settings(method))
 
-    def on_step(done: int, planned: int) -> None:
+    def on_step(training: Training, done: int, planned: int) -> None:
         if started.state.round == 1 and done == 2:
             save_checkpoint(started, tmp_path)
             raise KeyboardInterrupt  # in the middle of the second round
 
     with pytest.raises(KeyboardInterrupt):
-        started.run(on_step, lambda training, record: None)
+        started.run([Hooks(on_step=on_step)])
     (path,) = checkpoints(tmp_path)
 
     torch.manual_seed(99)  # another process has another random state
@@ -75,7 +80,7 @@ def test_it_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> None:
         for parameter in resumed.method.parameters():
             parameter.add_(1)  # whatever it starts from is replaced
     restore_checkpoint(resumed, path)
-    resumed.run(lambda done, planned: None, lambda training, record: None)
+    resumed.run()
     resumed.method.final_clusters(resumed.describe_round())  # as `adapt` does
 
     expected, ended = adapted(method).model.method.state_dict(), resumed.method.state_dict()
@@ -91,17 +96,33 @@ def test_a_saved_model_predicts_the_same(method: str, tmp_path: Path) -> None:
 
 
 @every
+def test_it_leaves_the_network_that_it_is_given_as_it_is(method: str) -> None:
+    settings = short_settings(method)
+    parts = initial_parts(make_rotated().task, settings)
+    network = parts.network
+    modules = dict(network.named_modules())
+    values = {name: value.clone() for name, value in network.state_dict().items()}
+    made = build_method(parts, settings)
+    trained = made.get_submodule(made.phases[0].updates[0].partition(".")[0])
+    assert trained.backbone is network.backbone  # shared, since a copy would take memory
+    assert dict(network.named_modules()) == modules
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    assert network.state_dict().keys() == values.keys()
+    assert all(torch.equal(value, values[name]) for name, value in network.state_dict().items())
+
+
+@every
 def test_a_phase_updates_what_it_names_and_nothing_else(method: str) -> None:
     settings = short_settings(method)
-    training = begin(short_settings(method, **{"warmup": 0} if hasattr(settings.adaptation, "warmup") else {}))
+    training = begin(short_settings(method, **{"warmup": 0} if hasattr(settings.method_settings, "warmup") else {}))
     training.method.after_step = lambda: None  # type: ignore[method-assign]
     round = training.describe_round()
     draws = training.method.draws(round, training.method.cluster(round))
-    batch = next(iter(training.read(draws[:1], round.seed)))
+    batch = next(read_batches(training.fabric, training.task, draws[:1], round.seed))
     training.method.train()
     for phase in training.method.phases:
         before = {name: value.clone() for name, value in training.method.named_parameters()}
-        training.one_phase(batch, phase, 0.5)
+        training.step(batch, phase, 0.5)
         moved = {name for name, value in training.method.named_parameters() if not torch.equal(value, before[name])}
         for part in phase.updates:
             assert any(name.startswith(f"{part}.") for name in moved), part
@@ -124,8 +145,45 @@ def test_draws_can_be_made_again(method: str) -> None:
 def test_settings_are_plain_data_with_a_sentence_each(method: str) -> None:
     settings = METHODS[method].Settings()
     assert METHODS[method].Settings(**json.loads(json.dumps(asdict(settings)))) == settings
-    told = [name for kind in type(settings).__mro__[:-1] for name in explained(kind)]
-    assert {field.name for field in fields(settings)} <= set(told)
+    described = [name for kind in type(settings).__mro__[:-1] for name in explained(kind)]
+    assert {field.name for field in fields(settings)} <= set(described)
+
+
+def limited() -> list[tuple[str, str, float, str]]:
+    """A value outside of each limit of each method's settings, and what the error says of it."""
+    cases = []
+    for method, kind in METHODS.items():
+        for field in fields(kind.Settings):
+            low, high = (field.metadata.get(name, math.inf) for name in ("low", "high"))
+            if math.isfinite(low):
+                cases.append((method, field.name, low - 1, f"at least {low:g}"))
+            if math.isfinite(high):
+                cases.append((method, field.name, high + 1, f"at most {high:g}"))
+    return cases
+
+
+@pytest.mark.parametrize(("method", "name", "value", "limit"), limited())
+def test_settings_have_limits(method: str, name: str, value: float, limit: str) -> None:
+    own = METHODS[method].Settings(**{name: value})
+    with pytest.raises(UserError) as caught:
+        Settings(method=method, method_settings=own)
+    assert str(caught.value) == f"{method}.{name} is {value}, but must be {limit}."
+
+
+def test_a_batch_without_classes_is_refused_when_settings_are_made() -> None:
+    with pytest.raises(UserError) as caught:
+        Settings(method="can", method_settings=METHODS["can"].Settings(classes=0))
+    assert str(caught.value) == "can.classes is 0, but must be at least 1."
+    with pytest.raises(UserError, match=r"can\.classes is 0, but must be at least 1\."):
+        short_settings("can", classes=0)
+
+
+@every
+def test_searched_values_lie_within_the_limits(method: str) -> None:
+    for field in fields(METHODS[method].Settings):
+        if (search := field.metadata.get("search")) is not None:
+            assert field.metadata["low"] <= search.low < search.high <= field.metadata["high"]
+            assert search.holds(field.default), field.name
 
 
 def explained(kind: type) -> list[str]:
@@ -146,8 +204,8 @@ def explained(kind: type) -> list[str]:
 def test_its_page_tells_every_setting_with_its_default(method: str) -> None:
     page = (DOCS / f"{method}.md").read_text(encoding="utf-8")
     for field in fields(METHODS[method].Settings):
-        told = json.dumps(field.default) if not isinstance(field.default, str) else field.default
-        assert f"| `{method}.{field.name}` | {told} |" in page, field.name
+        default = json.dumps(field.default) if not isinstance(field.default, str) else field.default
+        assert f"| `{method}.{field.name}` | {default} |" in page, field.name
 
 
 def test_pages_are_of_methods() -> None:

@@ -11,11 +11,13 @@ from torch import nn
 
 from candapt.data.decoding import read_image
 from candapt.data.images import find_images
-from candapt.data.transforms import ImageSettings, Views
+from candapt.data.torchvision_ops import OPERATORS, declare_missing_operators
+from candapt.data.transforms import Views
 from candapt.errors import UserError
 from candapt.network import backbones
-from candapt.network.backbones import Backbone, build_backbone, input_settings, read_weights, split
-from candapt.torchvision_ops import OPERATORS, declare_missing_operators
+from candapt.network.backbones import Backbone, build_backbone, check_weights, input_settings, split
+from candapt.network.weights import read_weights
+from candapt.settings import ImageSettings
 
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2].parent / "shared"))
 FAMILIES = ["small-cnn", "resnet18", "convnext_atto", "vit_tiny_patch16_224"]
@@ -167,6 +169,7 @@ class TestWeights:
     def test_other_families(self, tmp_path: Path, family: str) -> None:
         made = build_backbone(family, pretrained=False)
         safetensors.torch.save_file(made.model.state_dict(), tmp_path / "a.safetensors")
+        check_weights(family, tmp_path / "a.safetensors")
         loaded = build_backbone(family, weights=tmp_path / "a.safetensors")
         assert all(map(torch.equal, loaded.state_dict().values(), made.state_dict().values()))
 
@@ -174,6 +177,22 @@ class TestWeights:
         state = {key: value for key, value in made.model.state_dict().items() if "num_batches" not in key}
         safetensors.torch.save_file(state, tmp_path / "a.safetensors")
         build_backbone("resnet18", weights=tmp_path / "a.safetensors")
+
+    def test_they_can_be_checked_without_building_the_network(self, made: Backbone, tmp_path: Path) -> None:
+        path, state = tmp_path / "a.safetensors", made.model.state_dict()
+        safetensors.torch.save_file(state, path)
+        torch.manual_seed(5)
+        before = torch.get_rng_state()
+        check_weights("resnet18", path)
+        assert torch.equal(torch.get_rng_state(), before)
+        safetensors.torch.save_file({key: value for key, value in state.items() if "layer3" not in key}, path)
+        with pytest.raises(UserError, match=r"not of 'resnet18': without layer3\.0.*more"):
+            check_weights("resnet18", path)
+        safetensors.torch.save_file({**state, "conv1.weight": torch.zeros(64, 1, 7, 7)}, path)
+        with pytest.raises(UserError, match=r"do not fit 'resnet18': size mismatch for conv1\.weight"):
+            check_weights("resnet18", path)
+        with pytest.raises(UserError, match="no backbone named 'resnet5'"):
+            check_weights("resnet5", path)
 
     def test_what_does_not_fit_is_named(self, made: Backbone, tmp_path: Path) -> None:
         path = tmp_path / "a.safetensors"

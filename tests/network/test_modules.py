@@ -1,9 +1,23 @@
-"""Discriminators and heads: the grouped layers against one layer a group, and what a pair of heads predicts."""
+"""Discriminators, heads and the small CNN: against one layer a group, by hand, and against torch's own pooling."""
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
-from candapt.network.modules import ClassDiscriminators, DomainDiscriminator, GroupedLinear, HeadPair, dropout_head
+from candapt.network.backbones import build_backbone
+from candapt.network.modules import (
+    ClassDiscriminators,
+    DomainDiscriminator,
+    GroupedLinear,
+    HeadPair,
+    SmallCNN,
+    _quarters,
+    dropout_head,
+)
+
+SIZES = [8, 16, 28, 32]
 
 
 def test_grouped_layers_are_one_layer_a_group() -> None:
@@ -44,7 +58,7 @@ def test_dropout_comes_before_every_layer_of_a_head() -> None:
     kinds = [type(layer) for layer in head]
     assert kinds == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
     assert head.eval()(torch.randn(5, 4)).shape == (5, 3)
-    assert [type(layer) for layer in dropout_head(4, 3, width=6, hidden=0)] == [nn.Dropout, nn.Linear]
+    assert [type(layer) for layer in dropout_head(4, 3, width=6, hidden=0, dropout=0.5)] == [nn.Dropout, nn.Linear]
 
 
 def test_a_pair_predicts_the_mean_of_its_probabilities() -> None:
@@ -52,3 +66,34 @@ def test_a_pair_predicts_the_mean_of_its_probabilities() -> None:
     first, second = (logits.softmax(1) for logits in pair.both(features))
     torch.testing.assert_close(pair(features).softmax(1), (first + second) / 2)
     assert pair(features).isfinite().all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_small_cnn_takes_small_gray_images(size: int) -> None:
+    backbone = build_backbone("small-cnn")
+    assert backbone(torch.rand(3, 1, size, size)).shape == (3, 256)
+    assert backbone.expects.channels == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_small_cnn_pools_quarters(size: int) -> None:
+    maps = torch.rand(2, 3, size // 8, size // 8 + 1)
+    expected = nn.functional.adaptive_avg_pool2d(maps, 2).flatten(2)
+    torch.testing.assert_close(_quarters(maps), expected)
+
+
+def test_how_maps_lie_in_memory_changes_nothing_but_the_time() -> None:
+    torch.manual_seed(0)
+    model = SmallCNN().double()
+    plain = copy.deepcopy(model)
+    for stage in plain.stages:
+        stage[0].__class__ = nn.Conv2d
+    images = torch.rand(8, 1, 28, 28, dtype=torch.float64)
+    features, expected = model(images), plain(images)
+    torch.testing.assert_close(features, expected)
+    assert model.forward_features(images).is_contiguous(memory_format=torch.channels_last)
+    for each in (features, expected):
+        each.square().sum().backward()
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert one.is_contiguous(), name  # as it is stored
+        torch.testing.assert_close(one.grad, other.grad)

@@ -1,6 +1,7 @@
 """The network, how it is decided and built, and which layers learn how fast."""
 
 import copy
+from collections import OrderedDict
 from typing import Literal
 
 import pytest
@@ -12,8 +13,8 @@ from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.network.backbones import build_backbone
 from candapt.network.batchnorm import DomainBatchNorm, select_side
-from candapt.network.build import build_layers, build_network, decide, freeze_stem
-from candapt.network.network import Correction, FeatureBackbone, Network, linear_head
+from candapt.network.build import build_network, build_parts, decide, freeze_stem
+from candapt.network.network import Bottleneck, Correction, Network, linear_head
 from candapt.settings import NetworkSettings, TrainingSettings
 from candapt.training.optimizers import build_optimizers
 
@@ -21,7 +22,7 @@ from candapt.training.optimizers import build_optimizers
 @pytest.fixture
 def network() -> Network:
     torch.manual_seed(0)
-    return build_layers(NetworkSettings(bottleneck=8), (6,), 3).network
+    return build_parts(NetworkSettings(bottleneck=8), (6,), 3).network
 
 
 class TestNetwork:
@@ -46,6 +47,27 @@ class TestNetwork:
         network(x, Side.SOURCE), network(x + 4, Side.TARGET)
         network.eval()
         assert not torch.allclose(network(x, Side.SOURCE).logits, network(x, Side.TARGET).logits)
+
+    def test_another_head_shares_the_backbone_and_leaves_the_network_as_it_is(self, network: Network) -> None:
+        modules, own, head = dict(network.named_modules()), network.head, linear_head(8, 5)
+        other = network.with_head(head)
+        assert other.backbone is network.backbone
+        assert (other.head, network.head) == (head, own)
+        assert dict(network.named_modules()) == modules
+        assert [name for name, _ in other.named_parameters()] == [name for name, _ in network.named_parameters()]
+        assert other(torch.randn(4, 6), Side.TARGET).logits.shape == (4, 5)
+        assert network(torch.randn(4, 6), Side.TARGET).logits.shape == (4, 3)
+
+    def test_what_is_set_on_a_network_with_another_head_stays_with_it(self) -> None:
+        layers = nn.Sequential(OrderedDict(layers=nn.Linear(6, 6), bottleneck=Bottleneck(6, 8)))
+        network = Network(layers, 8, 3, pretrained=True)
+        other = network.with_head(linear_head(8, 3))
+        other.layers_are_fixed = True
+        with other.over_features():
+            assert other.backbone is layers.bottleneck
+            assert network.backbone is layers
+        assert other.backbone is layers
+        assert not network.layers_are_fixed
 
     def test_head_starts_as_in_the_paper(self) -> None:
         torch.manual_seed(0)
@@ -74,14 +96,14 @@ class TestNetwork:
 
     def test_the_length_of_a_feature_vector_does_not_matter(self) -> None:
         torch.manual_seed(0)
-        backbone = FeatureBackbone(6, 8).eval()
+        backbone = Bottleneck(6, 8).eval()
         x = torch.randn(5, 6)
         torch.testing.assert_close(backbone(x), backbone(x * torch.tensor([[0.1], [1], [2], [30], [1000]])))
 
     @pytest.mark.parametrize("width", [None, 8])
     def test_several_batches_at_once_are_as_one_after_the_other(self, width: int | None) -> None:
         torch.manual_seed(0)
-        together = Network(FeatureBackbone(6, width), width or 6, 3)
+        together = Network(Bottleneck(6, width), width or 6, 3)
         alone = copy.deepcopy(together)
         batches = [(torch.randn(5, 6), Side.SOURCE), (torch.randn(7, 6), Side.TARGET), (torch.randn(4, 6), Side.SOURCE)]
         torch.manual_seed(1)
@@ -115,35 +137,35 @@ class TestDecisions:
         assert decide(NetworkSettings(finetune="all"), (3, 224, 224)).finetune == "all"
 
 
-class TestLayers:
+class TestParts:
     def test_features(self) -> None:
-        layers = build_layers(NetworkSettings(bottleneck=8), (6,), 3)
-        assert layers.frozen is None
-        assert layers.network(torch.randn(4, 6), Side.TARGET).logits.shape == (4, 3)
-        assert not layers.network.pretrained
+        parts = build_parts(NetworkSettings(bottleneck=8), (6,), 3)
+        assert parts.frozen is None
+        assert parts.network(torch.randn(4, 6), Side.TARGET).logits.shape == (4, 3)
+        assert not parts.network.pretrained
 
     def test_small_images(self) -> None:
-        layers = build_layers(NetworkSettings(), (1, 16, 16), 3)
-        assert layers.frozen is None
-        assert layers.network(torch.randn(4, 1, 16, 16), Side.TARGET).logits.shape == (4, 3)
-        assert sum(isinstance(layer, DomainBatchNorm) for layer in layers.network.modules()) == 4
+        parts = build_parts(NetworkSettings(), (1, 16, 16), 3)
+        assert parts.frozen is None
+        assert parts.network(torch.randn(4, 1, 16, 16), Side.TARGET).logits.shape == (4, 3)
+        assert sum(isinstance(layer, DomainBatchNorm) for layer in parts.network.modules()) == 4
 
     def test_a_frozen_backbone_is_apart_and_fixed(self) -> None:
-        layers = build_layers(NetworkSettings(backbone="small-cnn", finetune="head", bottleneck=8), (1, 16, 16), 3)
-        assert layers.frozen is not None
-        assert not layers.frozen.training
-        assert not any(parameter.requires_grad for parameter in layers.frozen.parameters())
-        features = layers.frozen(torch.randn(4, 1, 16, 16))
-        assert layers.network(features, Side.TARGET).logits.shape == (4, 3)
-        assert not any(isinstance(layer, DomainBatchNorm) for layer in layers.frozen.modules())
+        parts = build_parts(NetworkSettings(backbone="small-cnn", finetune="head", bottleneck=8), (1, 16, 16), 3)
+        assert parts.frozen is not None
+        assert not parts.frozen.training
+        assert not any(parameter.requires_grad for parameter in parts.frozen.parameters())
+        features = parts.frozen(torch.randn(4, 1, 16, 16))
+        assert parts.network(features, Side.TARGET).logits.shape == (4, 3)
+        assert not any(isinstance(layer, DomainBatchNorm) for layer in parts.frozen.modules())
 
     def test_channels_must_fit(self) -> None:
         with pytest.raises(UserError, match=r"small-cnn takes images with 1 channel.*have 3"):
-            build_layers(NetworkSettings(backbone="small-cnn"), (3, 16, 16), 3)
+            build_parts(NetworkSettings(backbone="small-cnn"), (3, 16, 16), 3)
 
     def test_the_layout_builds_the_same_without_weights(self) -> None:
-        first = build_layers(NetworkSettings(), (1, 16, 16), 3)
-        again = build_layers(first.settings, (1, 16, 16), 3, first.layout)
+        first = build_parts(NetworkSettings(), (1, 16, 16), 3)
+        again = build_parts(first.settings, (1, 16, 16), 3, first.layout)
         again.network.load_state_dict(first.network.state_dict())
         x = torch.randn(4, 1, 16, 16)
         assert torch.equal(first.network.eval()(x, Side.TARGET).logits, again.network.eval()(x, Side.TARGET).logits)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.network import backbones
 from candapt.network.backbones import build_backbone
 
@@ -72,9 +72,9 @@ def test_without_weights_and_network_it_says_how_to_get_them(
     monkeypatch.setattr(backbones, "_hub_answers", lambda: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert adapt(photos, tmp_path / "run", "--network.backbone", family) == 2
-    (told,) = capsys.readouterr().err.strip().splitlines()
-    assert f"weights for {family!r} could not be fetched (there is no network)" in told
-    assert "give a weights file by `--network.weights FILE`" in told
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"weights for {family!r} could not be fetched (there is no network)" in line
+    assert "give a weights file by `--network.weights FILE`" in line
     assert not (tmp_path / "run").exists()
 
 

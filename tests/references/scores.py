@@ -16,11 +16,6 @@ def information(p: Tensor) -> float:
     return entropy(p.mean(0, keepdim=True)) - entropy(p)
 
 
-def nuclear_norm(p: Tensor) -> float:
-    """Sum of singular values over n."""
-    return float(np.linalg.svd(p.double().numpy(), compute_uv=False).sum()) / len(p)
-
-
 def snd(p: Tensor, temperature: float) -> float:
     """For each sample the entropy of its softmax over all others."""
     rows = [[value / math.sqrt(sum(v * v for v in row)) for value in row] for row in p.double().tolist()]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from candapt.cli import main
-from tests.report.words import FLAGS, HOSTILE
+from candapt.commands.main import main
+from tests.report.shared import FLAGS, HOSTILE
 from tests.toy import Toy
 
 

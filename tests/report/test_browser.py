@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.report import write_comparison
-from tests.report.words import SECTIONS
+from tests.report.shared import SECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -110,8 +110,8 @@ def test_photographs_of_office31(browser: Any, office31: Path, width: int) -> No
         pictures = page.locator("#gallery img")
         assert pictures.count() >= 24 + 31
         assert pictures.evaluate_all("(images) => images.every((each) => each.complete && each.naturalWidth >= 64)")
-        told = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
-        assert len(told["points"][0]["thumbnails"]) == 124
+        data = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+        assert len(data["points"][0]["thumbnails"]) == 124
 
 
 def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, image_run: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, i
     page.mouse.move(box["x"] + box["width"] / 2 - 3, box["y"] + box["height"] / 2)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector("#card:not([hidden]) img")
-    assert "source, labelled" in page.locator("#card").inner_text()
+    assert "source, labeled" in page.locator("#card").inner_text()
     page.select_option("#highlight", "1")
     assert "0.07" in page.evaluate("JSON.stringify(document.querySelector('#chart-map-after').data[0].marker.opacity)")
     page.close()

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from candapt.cli import main
+from candapt.benchmark.tables import benchmark_page
+from candapt.commands.main import main
 from candapt.errors import UserError
 from candapt.report import write_comparison, write_report
-from candapt.report.benchmark_page import benchmark_page
-from candapt.report.collect import read_run
 from candapt.report.comparison import agreement, distinct_names
 from candapt.report.page import script_json
+from candapt.report.run_data import read_run
 from candapt.report.run_page import run_page
 from tests.benchmark.made import made_results
-from tests.report.words import FLAGS, HOSTILE, SECTIONS
+from tests.report.shared import FLAGS, HOSTILE, SECTIONS
 
 
 class Elements(HTMLParser):
@@ -49,8 +49,8 @@ class Elements(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(next(script for script in self.scripts if script.startswith('{"charts"')))
-        return found
+        data: dict[str, Any] = json.loads(next(script for script in self.scripts if script.startswith('{"charts"')))
+        return data
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ class TestRun:
 
     def test_scores_warnings_and_the_estimate_are_shown_when_there_are_any(self, copied: Path) -> None:
         lines = [json.loads(line) for line in (copied / "metrics.jsonl").read_text().splitlines()]
-        scored = [line | {"score_snd": 1.5 + line["round"], "score_entropy": None, "score_new": 2.0} for line in lines]
+        scored = [line | {"score_snd": 1.5 + line["round"], "score_dev": None, "score_new": 2.0} for line in lines]
         (copied / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored))
         change_summary(
             copied,
@@ -124,16 +124,20 @@ class TestRun:
         assert "87%" in words
         assert "between 80% and 93%, without labels" in words
         assert "Of 2 rounds, round 1 was kept: the best one by the label-free score snd." in words
-        assert "The last one would have predicted 25.0% of the target otherwise." in words
+        assert "The last one predicts another class for 25.0% of the target." in words
         score = page.data["charts"]["score_snd"]
         assert score["data"][0]["y"] == [1.5, 2.5]
         assert any(shape["y0"] == 1.25 for shape in score["layout"]["shapes"])
+        assert page.data["charts"]["score_new"]["data"][0]["y"] == [2.0, 2.0]  # of another version
 
-    def test_no_alarm_is_said_only_where_there_was_one_to_raise(self, copied: Path) -> None:
-        assert "No alarm" not in " ".join(Elements(run_page(read_run(copied))).text)
+    def test_no_warning_is_mentioned_only_where_there_was_one_to_raise(self, copied: Path) -> None:
+        words = " ".join(Elements(run_page(read_run(copied))).text)
+        assert "No warning was raised" not in words
+        assert "adaptation did harm" not in words
         change_summary(copied, warnings=[], estimated_accuracy={"value": 0.87, "low": 0.8, "high": 0.93, "method": "x"})
-        told = " ".join(Elements(run_page(read_run(copied))).text)
-        assert "No alarm was raised, and an estimated 87% of the predictions are right." in told
+        words = " ".join(Elements(run_page(read_run(copied))).text)
+        assert "No warning was raised, and an estimated 87% of the predictions are right." in words
+        assert "adaptation did harm" in words
 
 
 class TestSafety:
@@ -203,9 +207,9 @@ class TestComparison:
 
     def test_agreement(self, hostile_run: Path, copied: Path, image_run: Path) -> None:
         runs = [read_run(hostile_run), read_run(copied)]
-        found = agreement(runs, ["a", "b"])
-        assert found is not None
-        assert [row[1:] for row in found.rows] == [("100.0%", "100.0%")] * 2
+        table = agreement(runs, ["a", "b"])
+        assert table is not None
+        assert [row[1:] for row in table.rows] == [("100.0%", "100.0%")] * 2
         assert agreement([runs[0], read_run(image_run)], ["a", "b"]) is None
 
     def test_other_tasks_can_be_compared(self, hostile_run: Path, image_run: Path, tmp_path: Path) -> None:
@@ -231,15 +235,15 @@ class TestCommand:
         for words, reason in (
             ([tmp_path], "holds no finished run"),
             ([damaged], "is damaged"),
-            ([copied, damaged], "say by --out"),
+            ([copied, damaged], "give the file for their comparison by --out"),
             ([copied, "--out", tmp_path / "mine.html"], "exists already"),
             ([copied, "--out", tmp_path / "no" / "where.html"], "cannot be written"),
         ):
             capsys.readouterr()
             assert main(["report", *map(str, words)]) == 2
-            told = capsys.readouterr().err
-            assert reason in told
-            assert told.count("\n") == 1
+            printed = capsys.readouterr().err
+            assert reason in printed
+            assert printed.count("\n") == 1
         assert (tmp_path / "mine.html").read_text() == "mine"
 
     def test_a_run_may_go_without(self, files: Path, tmp_path: Path) -> None:
@@ -249,14 +253,14 @@ class TestCommand:
 
     def test_predictions_are_the_same_with_and_without(self, files: Path, tmp_path: Path) -> None:
         for method in ("can", "source-only"):
-            found = []
+            written = []
             for wanted in ("true", "false"):
                 out = tmp_path / f"{method}-{wanted}"
                 paths = [str(files / "source.npz"), str(files / "target.npz"), "--out", str(out)]
                 words = ["--method", method, "--report", wanted, "--training.statistics", "running"]
                 assert main(["adapt", *paths, *FLAGS, *words]) == 0
-                found.append((out / "predictions.csv").read_bytes())
-            assert found[0] == found[1]
+                written.append((out / "predictions.csv").read_bytes())
+            assert written[0] == written[1]
 
 
 def test_no_chart_shows_a_number_that_is_none(copied: Path) -> None:

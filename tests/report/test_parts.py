@@ -9,7 +9,7 @@ from PIL import Image
 
 from candapt.data.domains import Side
 from candapt.errors import UserError
-from candapt.evaluation.discrepancy import domain_discrepancy
+from candapt.evaluation.metrics import domain_discrepancy
 from candapt.losses import contrastive_domain_discrepancy
 from candapt.network.network import Outputs
 from candapt.report.domain_map import map_after, map_before, project, read_map
@@ -21,17 +21,17 @@ class TestMap:
     def test_it_reads_back_and_looking_changes_nothing(self, toy: Toy, tmp_path: Path) -> None:
         training = make_training(toy.task, quick_settings())
         before = weights(training)
-        found = map_before(training, points=30)
+        domain_map = map_before(training, points=30)
         assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
-        assert found.side.tolist() == [0] * 30 + [1] * 30
-        assert found.label[:30].tolist() == toy.task.source.labels[found.rows(Side.SOURCE)].tolist()
-        assert (found.label[30:] == -1).all()
-        assert found.name[30:].tolist() == [str(row) for row in found.index[30:]]
-        found = map_after(found, torch.randn(30, 5), torch.randn(30, 5))
-        found.write(tmp_path)
+        assert domain_map.side.tolist() == [0] * 30 + [1] * 30
+        assert domain_map.label[:30].tolist() == toy.task.source.labels[domain_map.rows(Side.SOURCE)].tolist()
+        assert (domain_map.label[30:] == -1).all()
+        assert domain_map.name[30:].tolist() == [str(row) for row in domain_map.index[30:]]
+        domain_map = map_after(domain_map, torch.randn(30, 5), torch.randn(30, 5))
+        domain_map.write(tmp_path)
         again = read_map(tmp_path)
         assert again is not None
-        for name, values in vars(found).items():
+        for name, values in vars(domain_map).items():
             assert np.array_equal(values, getattr(again, name))
         assert again.before.dtype == again.after.dtype == np.float32
 
@@ -108,8 +108,8 @@ class TestDiscrepancy:
         source, target = (Outputs(torch.randn(12, 5), torch.randn(12, 3)) for _ in range(2))
         known = labels.where(torch.arange(12) < 9, -1)
         some = Outputs(target.features[:9], target.logits[:9])
-        found = domain_discrepancy(source, target, labels, known)
-        assert found == pytest.approx(domain_discrepancy(source, some, labels, labels[:9]), rel=1e-5)
+        discrepancy = domain_discrepancy(source, target, labels, known)
+        assert discrepancy == pytest.approx(domain_discrepancy(source, some, labels, labels[:9]), rel=1e-5)
 
     def test_without_two_shared_classes_there_is_none(self) -> None:
         outputs = Outputs(torch.randn(4, 5), torch.randn(4, 3))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.errors import UserError
-from candapt.report.collect import read_run
+from candapt.report.run_data import read_run
 from candapt.report.thumbnails import Thumbnails
-from candapt.untrusted import MAX_JSON, MAX_TABLE
+from candapt.storage.safe_reading import MAX_JSON, MAX_TABLE
 
 FILES = ("config.yaml", "summary.json", "model.json", "metrics.jsonl", "predictions.csv", "embedding.npz")
 
@@ -70,14 +70,14 @@ def test_damage_is_one_sentence(run: Path, name: str, text: str, capsys: pytest.
 def test_values_of_another_kind_are_one_sentence(
     run: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(told | changes))
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | changes))
     code = main(["report", str(run)])
     assert code == 0 or "is damaged" in capsys.readouterr().err
 
 
 def test_without_pictures_nothing_outside_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the images are is told by the configuration, which may name any place."""
+    """The configuration says where the images are, and may name any place."""
     assert main(["report", str(run)]) == 0
     assert "data:image/jpeg" in (run / "report.html").read_text(encoding="utf-8")
     monkeypatch.setattr(Thumbnails, "one", lambda *_: pytest.fail("a picture was made"))

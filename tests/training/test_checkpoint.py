@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 
 from candapt.data.domains import Side
-from candapt.training.checkpoint import KEPT, Checkpoints, checkpoints, restore_checkpoint, save_checkpoint
+from candapt.training.checkpoint import RETAINED, Checkpoints, checkpoints, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
-from tests.toy import Toy, make_training, quick_settings, run, timeless, weights
+from tests.toy import Hooks, Toy, make_training, quick_settings, run, timeless, weights
 
 
 def stop_after(training: Training, rounds: int, folder: Path) -> None:
@@ -26,7 +26,7 @@ def stop_after(training: Training, rounds: int, folder: Path) -> None:
             raise KilledError
 
     with pytest.raises(KilledError):
-        training.run(lambda done, planned: None, on_round)
+        training.run([Hooks(on_round=on_round)])
 
 
 @pytest.mark.parametrize("method", ["can", "source-only"])
@@ -51,7 +51,7 @@ def test_four_rounds_are_two_and_two(toy: Toy, tmp_path: Path, method: str, sche
     assert timeless(resumed.state.history) == timeless(straight.state.history)
     assert resumed.state.iteration == straight.state.iteration == 20
     for side in Side:
-        assert torch.equal(resumed.embed(side).logits, straight.embed(side).logits)
+        assert torch.equal(resumed.outputs.of(side).logits, straight.outputs.of(side).logits)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
@@ -90,7 +90,7 @@ def test_a_settled_training_stays_settled(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_more_rounds_can_be_added(toy: Toy, tmp_path: Path) -> None:
-    settings = quick_settings(training__settled=0, training__schedule="iteration", adaptation__start_share=1.0)
+    settings = quick_settings(training__settled=0, training__schedule="iteration", can__start_share=1.0)
     path = save_checkpoint(run(make_training(toy.task, settings)), tmp_path)
     longer = make_training(toy.task, replace(settings, rounds=3))
     restore_checkpoint(longer, path)
@@ -101,9 +101,8 @@ def test_more_rounds_can_be_added(toy: Toy, tmp_path: Path) -> None:
 def test_only_the_newest_stay(toy: Toy, tmp_path: Path) -> None:
     training = make_training(toy.task, quick_settings(rounds=4, training__steps=1, training__settled=0))
     (tmp_path / "notes.txt").write_text("not ours")
-    keeper = Checkpoints(tmp_path)
-    training.run(lambda done, planned: None, lambda training, record: keeper.after_round(training))
-    assert KEPT == 2
+    training.run([Checkpoints(tmp_path)])
+    assert RETAINED == 2
     assert [path.name for path in checkpoints(tmp_path)] == ["round-0003.safetensors", "round-0004.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "notes.txt"
     assert len(list(tmp_path.iterdir())) == 3  # no unfinished file is left

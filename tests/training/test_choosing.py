@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from candapt.adaptation import adapt
-from candapt.commands.adapt import adapt as adapt_files
-from candapt.commands.job import Job
-from candapt.commands.summary import conclude
+from candapt.commands.adapt import AdaptOptions
+from candapt.commands.adapt import run as adapt_files
 from candapt.data.domains import Side
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
-from candapt.training.loop import Record, Training
+from candapt.training.loop import Training
 from candapt.training.scoring import Scorer
-from tests.toy import Toy, make_training, quick_settings, run, weights
+from candapt.training.state import Record
+from tests.toy import Hooks, Toy, make_training, quick_settings, run, weights
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Scores of the rounds to come, in place of real ones."""
     values = [1.0, 5.0, 3.0]
     monkeypatch.setattr(
-        Scorer, "scores", lambda self, kept: {"score_snd": values[self.training.state.round], "score_dev": 1.0}
+        Scorer, "scores", lambda self: {"score_snd": values[self.training.state.round], "score_dev": 1.0}
     )
     return values
 
@@ -34,9 +34,9 @@ def settings(**changes: Any) -> Any:
 
 def states(training: Training) -> list[dict[str, torch.Tensor]]:
     """The method after each round."""
-    found: list[dict[str, torch.Tensor]] = []
-    training.run(lambda done, planned: None, lambda training, record: found.append(weights(training)))
-    return found
+    after: list[dict[str, torch.Tensor]] = []
+    training.run([Hooks(on_round=lambda training, record: after.append(weights(training)))])
+    return after
 
 
 @pytest.mark.usefixtures("scripted")
@@ -80,31 +80,34 @@ def test_what_is_kept_survives_a_checkpoint(toy: Toy, tmp_path: Path) -> None:
             raise KilledError
 
     with pytest.raises(KilledError):
-        make_training(toy.task, settings()).run(lambda done, planned: None, kill)
+        make_training(toy.task, settings()).run([Hooks(on_round=kill)])
     resumed = make_training(toy.task, settings())
     restore_checkpoint(resumed, checkpoints(tmp_path)[-1])
     assert run(resumed).return_to_best() == straight.return_to_best()
-    assert torch.equal(resumed.embed(Side.TARGET).logits, straight.embed(Side.TARGET).logits)
+    assert torch.equal(resumed.outputs.of(Side.TARGET).logits, straight.outputs.of(Side.TARGET).logits)
 
 
 @pytest.mark.usefixtures("scripted")
 def test_predictions_and_clusters_are_of_that_round(toy: Toy) -> None:
     adapted = adapt(toy.task, settings())
     shown: list[torch.Tensor] = []
-    make_training(toy.task, settings()).run(
-        lambda done, planned: None, lambda training, _: shown.append(training.embed(Side.TARGET).logits.argmax(1))
-    )
+
+    def show(training: Training, record: Record) -> None:
+        shown.append(training.outputs.of(Side.TARGET).logits.argmax(1))
+
+    make_training(toy.task, settings()).run([Hooks(on_round=show)])
     assert adapted.choice.round == 1
     assert torch.equal(adapted.predictions.labels, shown[1])
     assert adapted.choice.differing == pytest.approx(float((shown[1] != shown[2]).float().mean()))
 
 
 @pytest.mark.usefixtures("scripted")
-def test_the_summary_tells(files: Path, tmp_path: Path) -> None:
-    adapted = adapt_files(Job(files / "source.npz", files / "target.npz", settings()), tmp_path / "run")
-    told = json.loads((tmp_path / "run/summary.json").read_text())["selection"]
-    assert told["score"] == "snd"
-    assert (told["round"], told["value"]) == (1, 5.0)
-    assert (told["last"]["round"], told["last"]["value"]) == (2, 3.0)
-    assert 0 <= told["last"]["differing_predictions"] <= 1
-    assert "Kept round 2, the best by snd" in conclude(adapted, tmp_path)
+def test_the_summary_tells(files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="candapt")
+    adapt_files(AdaptOptions(files / "source.npz", files / "target.npz", settings(), out=tmp_path / "run"))
+    selection = json.loads((tmp_path / "run/summary.json").read_text())["selection"]
+    assert selection["score"] == "snd"
+    assert (selection["round"], selection["value"]) == (1, 5.0)
+    assert (selection["last"]["round"], selection["last"]["value"]) == (2, 3.0)
+    assert 0 <= selection["last"]["differing_predictions"] <= 1
+    assert "Kept round 2, the best by snd" in (tmp_path / "run/log.txt").read_text()

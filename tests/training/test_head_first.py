@@ -8,15 +8,17 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from candapt import adaptation
-from candapt.adaptation import Adapted, adapt, initial_layers, prepare
-from candapt.cache import ActivationCache
+from candapt.adaptation import Result, adapt, initial_parts, prepare
 from candapt.data.domains import Side, Task
-from candapt.head_first import features_of, head_first, mark_adapted, take_over
 from candapt.methods import METHODS
 from candapt.model import load
+from candapt.network.activations import ActivationCache
+from candapt.network.network import Network
 from candapt.settings import Settings
+from candapt.training import head_first
+from candapt.training.callbacks import Callback
 from candapt.training.checkpoint import Checkpoints
+from candapt.training.head_first import HeadFirst
 from candapt.training.loop import Training
 from tests.images import SIZE, photo_task, write_weights
 from tests.toy import make_training, quick_settings
@@ -26,11 +28,8 @@ class StopError(Exception):
     pass
 
 
-class FirstRound:
+class FirstRound(Callback):
     """Ends a training after its first round."""
-
-    def on_step(self, done: int, planned: int) -> None:
-        pass
 
     def on_round(self, training: Training, record: Any) -> None:
         self.record = record
@@ -54,7 +53,7 @@ class Photos:
         }
         return quick_settings(method, **base | changes)
 
-    def adapt(self, settings: Settings, **rest: Any) -> Adapted:
+    def adapt(self, settings: Settings, **rest: Any) -> Result:
         return adapt(self.task, settings, cache=self.cache, **rest)
 
 
@@ -64,16 +63,19 @@ def photos(tmp_path: Path) -> Photos:
     return Photos(photo_task(tmp_path), weights, ActivationCache(tmp_path / "cache"))
 
 
-def adapted_training(photos: Photos, settings: Settings) -> tuple[Training, Adapted]:
+def adapted_training(photos: Photos, settings: Settings) -> tuple[Training, Result]:
     """Where the last stage is about to be trained, and what the head has learned over it."""
-    layers = initial_layers(photos.task, settings)
-    prepared = prepare(photos.task, layers, Fabric(accelerator="cpu"), photos.cache)
-    training, first = make_training(prepared, settings, layers), head_first(layers, settings)
-    assert first is not None
-    assert first.training.statistics == "auto"
-    head = adapt(features_of(training), first)
-    take_over(training, head.model.method, head.state)
-    mark_adapted(training.method)
+    parts = initial_parts(photos.task, settings)
+    prepared = prepare(photos.task, parts, Fabric(accelerator="cpu"), photos.cache)
+    training, heads = make_training(prepared, settings, parts), []
+
+    def adapt_head(task: Task, settings: Settings) -> Result:
+        assert settings.training.statistics == "auto"
+        heads.append(adapt(task, settings))
+        return heads[-1]
+
+    HeadFirst(parts, adapt_head).on_start(training)
+    (head,) = heads
     return training, head
 
 
@@ -82,15 +84,17 @@ def adapted_training(photos: Photos, settings: Settings) -> tuple[Training, Adap
 def test_the_last_stage_starts_from_what_the_head_has_learned(photos: Photos, method: str, statistics: str) -> None:
     settings = photos.settings(method, training__statistics=statistics)
     training, head = adapted_training(photos, settings)
-    torch.testing.assert_close(training.embed(Side.TARGET).probabilities, head.predictions.probabilities)
-    assert torch.equal(training.state.scored["first_labels"], head.state.scored["first_labels"])
+    assert training.method.head_is_adapted
+    assert all(module.layers_are_fixed for module in training.method.modules() if isinstance(module, Network))
+    torch.testing.assert_close(training.outputs.of(Side.TARGET).probabilities, head.predictions.probabilities)
+    assert torch.equal(training.state.score_memory["first_labels"], head.state.score_memory["first_labels"])
 
 
 def test_the_layers_keep_their_statistics_and_learn(photos: Photos) -> None:
     settings = photos.settings()
-    layers = initial_layers(photos.task, settings)
-    before = {name: value.clone() for name, value in layers.network.state_dict().items() if ".layers." in name}
-    after = photos.adapt(settings, layers=layers).model.method.network.state_dict()
+    parts = initial_parts(photos.task, settings)
+    before = {name: value.clone() for name, value in parts.network.state_dict().items() if ".layers." in name}
+    after = photos.adapt(settings, parts=parts).model.method.network.state_dict()
     for name, value in before.items():
         kept = "running" in name or "num_batches" in name
         assert torch.equal(after[name], value) is kept, name
@@ -100,7 +104,7 @@ def test_what_rises_in_the_course_of_a_training_has_risen(photos: Photos) -> Non
     training, _ = adapted_training(photos, photos.settings("dann"))
     seen = []
     training.method.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[2]))
-    training.one_round(lambda done, planned: None)
+    training.one_round()
     assert seen == [1.0, 1.0]
 
 
@@ -122,16 +126,16 @@ def test_fixed_pseudo_labels_stay_those_of_the_first_clustering(photos: Photos) 
 )
 def test_samples_go_through_the_layers_once(photos: Photos, settings: dict[str, Any]) -> None:
     training, _ = adapted_training(photos, photos.settings(**settings))
-    training.one_round(lambda done, planned: None)
-    training.forget()
+    training.one_round()
+    training.outputs.forget()
     passed = []
     layers = training.method.network.backbone.get_submodule("layers")
     hook = layers.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
-    looks = {side: training.embed(side) for side in Side}
+    looks = {side: training.outputs.of(side) for side in Side}
     hook.remove()
     assert sum(passed) == sum(training.task.domain(side).size for side in Side)
     for side, look in looks.items():
-        torch.testing.assert_close(training.outputs(side, training.task.domain(side)), look)
+        torch.testing.assert_close(training.outputs.of_samples(side, training.task.domain(side)), look)
 
 
 @pytest.mark.parametrize("method", ["source-only", "mcd", "self-ensembling"])
@@ -145,7 +149,7 @@ def test_a_saved_model_predicts_the_same(photos: Photos, method: str, tmp_path: 
 def test_without_rounds_for_it_there_is_none(photos: Photos) -> None:
     for changes in ({"training__head_rounds": 0}, {"network__head": "linear"}, {"network__finetune": "head"}):
         settings = photos.settings(**changes)
-        assert head_first(initial_layers(photos.task, settings), settings) is None
+        assert HeadFirst(initial_parts(photos.task, settings), adapt).head_settings(settings) is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_what_has_learned_needs_no_careful_start(
 ) -> None:
     watch = FirstRound()
     with pytest.raises(StopError):
-        photos.adapt(photos.settings(rounds=rounds, training__head_rounds=head_rounds), watcher=watch)
+        photos.adapt(photos.settings(rounds=rounds, training__head_rounds=head_rounds), callbacks=[watch])
     assert watch.record["warmup"] == warmup
     assert (watch.record["kept_share"] == 1) is whole
 
@@ -169,7 +173,7 @@ def test_a_resumed_run_does_not_train_the_head_again(
     saved.mkdir()
     whole = photos.adapt(settings)
     with pytest.raises(StopError):
-        photos.adapt(settings, checkpoints=Checkpoints(saved, minutes=0), watcher=FirstRound())
-    monkeypatch.setattr(adaptation, "take_over", None)
+        photos.adapt(settings, checkpoints=Checkpoints(saved, minutes=0), callbacks=[FirstRound()])
+    monkeypatch.setattr(head_first, "take_over", None)
     resumed = photos.adapt(settings, checkpoints=Checkpoints(saved))
     assert torch.equal(resumed.predictions.probabilities, whole.predictions.probabilities)

@@ -11,12 +11,14 @@ from torch import Tensor
 from candapt.adaptation import adapt
 from candapt.clustering import cosine_distances
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Side, Task
+from candapt.data.features import labeled_arrays
 from candapt.errors import UserError
-from candapt.interruption import SIGNALS
 from candapt.randomness import generator
-from candapt.training.loop import Record, Training
-from candapt.training.schedules import learning_rate_factor
-from tests.toy import Toy, make_toy, make_training, quick_settings, run, timeless, weights
+from candapt.storage.interruption import SIGNALS
+from candapt.training.loop import Training
+from candapt.training.optimizers import learning_rate_factor
+from candapt.training.state import Record
+from tests.toy import Hooks, Toy, make_toy, make_training, quick_settings, run, timeless, weights
 
 
 def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -96,29 +98,32 @@ class TestRounds:
         training = make_training(toy.task, quick_settings(training__steps=3, training__settled=0))
         steps: list[tuple[int, int]] = []
         records: list[Record] = []
-        training.run(lambda done, planned: steps.append((done, planned)), lambda _, record: records.append(record))
+        training.run(
+            [
+                Hooks(on_step=lambda training, *counts: steps.append(counts)),
+                Hooks(on_round=lambda training, record: records.append(record)),
+            ]
+        )
         assert steps == [(1, 3), (2, 3), (3, 3)] * 2
         assert records == training.state.history
         assert [record["round"] for record in records] == [0, 1]
         assert [record["iteration"] for record in records] == [3, 6]
-        told = {"classification", "discrepancy", "kept_samples", "kept_share", "kept_classes", "learning_rate"}
-        assert told | {"seconds", "mean_distance"} <= records[0].keys()
+        expected = {"classification", "discrepancy", "kept_samples", "kept_share", "kept_classes", "learning_rate"}
+        assert expected | {"seconds", "mean_distance"} <= records[0].keys()
         assert {"label_change", "center_shift"} <= records[1].keys()
 
     @pytest.mark.parametrize("schedule", ["progress", "iteration", "constant"])
     def test_the_learning_rate_follows_the_schedule(self, toy: Toy, schedule: str) -> None:
         training = make_training(toy.task, quick_settings(training__steps=3, training__schedule=schedule))
         used: list[float] = []
-        training.run(
-            lambda *_: used.append(training.optimizers["network"].param_groups[0]["lr"]), lambda training, record: None
-        )
+        training.run([Hooks(on_step=lambda *_: used.append(training.optimizers["network"].param_groups[0]["lr"]))])
         expected = [
-            0.001 * learning_rate_factor(schedule, progress=i / 6, iteration=i, slope=10, power=0.75)  # type: ignore[arg-type]
+            0.001 * learning_rate_factor(schedule, progress=i / 6, iteration=i, slope=10, power=0.75)
             for i in range(len(used))
         ]
         assert used == pytest.approx(expected)
-        told = [record["learning_rate"] for record in training.state.history]
-        assert told == pytest.approx([sum(used[i : i + 3]) / 3 for i in range(0, len(used), 3)])
+        recorded = [record["learning_rate"] for record in training.state.history]
+        assert recorded == pytest.approx([sum(used[i : i + 3]) / 3 for i in range(0, len(used), 3)])
 
     def test_it_stops_when_settled(self, toy: Toy) -> None:
         adapted = adapt(toy.task, quick_settings(rounds=6, training__settled=1.1))
@@ -137,14 +142,14 @@ class TestRounds:
 
     def test_outputs_are_computed_once_between_two_steps(self, toy: Toy) -> None:
         training = make_training(toy.task, quick_settings(rounds=1))
-        first = training.embed(Side.TARGET)
-        assert training.embed(Side.TARGET) is first
+        first = training.outputs.of(Side.TARGET)
+        assert training.outputs.of(Side.TARGET) is first
         run(training)
-        assert training.embed(Side.TARGET) is not first
+        assert training.outputs.of(Side.TARGET) is not first
 
     @staticmethod
     def has_target_statistics(training: Training, toy: Toy) -> bool:
-        training.embed(Side.TARGET)
+        training.outputs.of(Side.TARGET)
         norm = training.method.network.backbone.input_norm.norms[Side.TARGET]
         unit = torch.nn.functional.normalize(torch.as_tensor(toy.target_x), dim=1)
         return torch.allclose(norm.running_mean, unit.mean(0), atol=1e-6)
@@ -171,12 +176,12 @@ class TestRounds:
         """Someone with target labels may measure after each round; the outcome must be the same to the last bit."""
 
         def look(training: Training, record: Record) -> None:
-            training.embed(Side.TARGET)
+            training.outputs.of(Side.TARGET)
 
         settings = quick_settings(method, training__statistics=statistics)
         alone, watched = (make_training(toy.task, settings) for _ in range(2))
         run(alone)
-        watched.run(lambda done, planned: None, look)
+        watched.run([Hooks(on_round=look)])
         clusters = [t.method.final_clusters(t.describe_round()) for t in (alone, watched)]
         assert same(weights(alone), weights(watched))
         assert torch.equal(clusters[0].distances, clusters[1].distances)
@@ -228,6 +233,26 @@ class TestTrouble:
         training = make_training(toy.task, quick_settings(training__learning_rate=1e30))
         with pytest.raises(UserError, match=r"round 1, step [2-5] .*\(classification (nan|inf).*learning_rate"):
             run(training)
+
+    @pytest.mark.parametrize("method", ["can", "can-no-ao", "dann"])
+    def test_data_whose_features_are_no_numbers(self, method: str) -> None:
+        images = np.random.default_rng(0).uniform(size=(40, 16, 16)).astype(np.float32) * np.float32(3e38)
+        source = labeled_arrays(images, np.arange(40) % 4, where="the images")
+        with pytest.raises(UserError, match="In round 1 the target cannot be clustered: The initial centers hold inf"):
+            adapt(Task(source, Domain(source.samples)), quick_settings(method))
+
+    @pytest.mark.parametrize("method", ["can", "dann"])
+    @pytest.mark.parametrize("event", ["on_step", "on_round"])
+    def test_weights_that_are_no_numbers_after_the_last_step(self, toy: Toy, method: str, event: str) -> None:
+        """The next one to look is the scorer, or the model that is made of the last round."""
+
+        def spoil(training: Training, *_: object) -> None:
+            if training.state.round == (1 if event == "on_step" else 2):
+                training.method.network.backbone.bottleneck.weight.data.fill_(torch.nan)
+                training.outputs.forget()
+
+        with pytest.raises(UserError, match="In round 2 the target cannot be clustered: The initial centers hold inf"):
+            adapt(toy.task, quick_settings(method, training__steps=1), callbacks=[Hooks(**{event: spoil})])
 
     def test_source_and_target_must_be_of_one_shape(self, toy: Toy) -> None:
         with pytest.raises(UserError, match=r"\(24,\) but target samples \(5,\)"):

@@ -1,20 +1,24 @@
-"""Scores of every round: that they are there, and that they change nothing."""
+"""Scores of every round: that they are there, and that they change nothing; and when the alternation has settled."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from candapt.adaptation import check_settings
+from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.errors import UserError
-from candapt.evaluation.scores import SCORES
+from candapt.evaluation.scores import SCORES, protocol, tell_domains_apart
 from candapt.methods import METHODS
+from candapt.network.network import Outputs
+from candapt.randomness import generator
 from candapt.settings import Settings
 from candapt.training import scoring
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
-from candapt.training.scoring import Scorer, hold_out
+from candapt.training.outputs import DomainOutputs
+from candapt.training.scoring import Scorer, cluster_facts, has_settled, hold_out
 from tests.toy import Toy, make_training, quick_settings, run, timeless, weights
 
 
@@ -27,9 +31,8 @@ def seeded(toy: Toy, settings: Settings) -> Training:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_round_of_every_method_is_scored(toy: Toy, method: str) -> None:
     first, second = run(make_training(toy.task, quick_settings(method, training__settled=0))).state.history
-    absent = set() if "kept_share" in first else {"score_kept"}
-    assert {f"score_{name}" for name in SCORES} - second.keys() == absent
-    assert {f"score_{name}" for name in SCORES} - first.keys() == absent | {"score_label_change"}
+    for record in (first, second):
+        assert {name for name in record if name.startswith("score_")} == {f"score_{name}" for name in SCORES}
 
 
 @pytest.mark.parametrize("statistics", ["domain", "running"])
@@ -38,24 +41,29 @@ def test_scoring_changes_nothing(toy: Toy, method: str, statistics: str, monkeyp
     settings = quick_settings(method, training__statistics=statistics, training__settled=0)
     scored = run(seeded(toy, settings))
     monkeypatch.setattr(Scorer, "remember_start", lambda self: None)
-    monkeypatch.setattr(Scorer, "scores", lambda self, kept: {})
+    monkeypatch.setattr(Scorer, "scores", lambda self: {})
     alone = run(seeded(toy, settings))
     for side in Side:
-        assert torch.equal(scored.embed(side).logits, alone.embed(side).logits)
-    expected, found = weights(alone), weights(scored)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert torch.equal(scored.outputs.of(side).logits, alone.outputs.of(side).logits)
+    expected, ended = weights(alone), weights(scored)
+    assert all(torch.equal(expected[name], ended[name]) for name in expected)
 
 
 def test_large_domains_are_sampled(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "SOURCE_SAMPLES", 50)
     monkeypatch.setattr(scoring, "TARGET_SAMPLES", 40)
     seen: list[int] = []
-    look = Training.look
-    monkeypatch.setattr(Training, "look", lambda self, side, rows: seen.append(len(rows)) or look(self, side, rows))
+    of_rows = DomainOutputs.of_rows
+
+    def counted(self: DomainOutputs, side: Side, rows: Tensor, *, whole: bool) -> Outputs:
+        seen.append(len(rows))
+        return of_rows(self, side, rows, whole=whole)
+
+    monkeypatch.setattr(DomainOutputs, "of_rows", counted)
     training = run(make_training(toy.task, quick_settings("dann", rounds=1)))
     assert seen == [40, 50] * 2
     rows = training.scorer.rows[Side.TARGET]
-    part, whole = training.look(Side.TARGET, rows), training.embed(Side.TARGET)
+    part, whole = training.scorer.outputs(Side.TARGET), training.outputs.of(Side.TARGET)
     assert torch.allclose(part.logits, whole.logits[rows], atol=1e-5)
 
 
@@ -63,7 +71,7 @@ def test_scores_go_on_after_a_checkpoint(toy: Toy, tmp_path: Path) -> None:
     settings = quick_settings("dann", rounds=3, training__settled=0)
     straight = run(seeded(toy, settings))
     first = seeded(toy, settings)
-    first.state.end_round(first.one_round(lambda *_: None))
+    first.state.end_round(first.one_round())
     save_checkpoint(first, tmp_path)
     resumed = seeded(toy, settings)
     restore_checkpoint(resumed, checkpoints(tmp_path)[-1])
@@ -94,10 +102,76 @@ class TestHeldOut:
         aside = training.scorer.held_out
         assert aside is not None
         assert not set(aside.names) & set(training.task.source.names)
-        right = training.outputs(Side.SOURCE, aside).logits.argmax(1) == aside.labels
-        assert training.state.history[-1]["score_source_accuracy"] == pytest.approx(float(right.float().mean()))
+        right = training.outputs.of_samples(Side.SOURCE, aside).logits.argmax(1) == aside.labels
+        target = training.scorer.outputs(Side.TARGET).features
+        source = training.outputs.of_samples(Side.SOURCE, aside).features
+        domains = tell_domains_apart(source, target, generator(training.settings.seed, "domains"))
+        assert domains is not None
+        expected = protocol(float(right.float().mean()), domains.error)
+        assert training.state.history[-1]["score_protocol"] == pytest.approx(expected)
 
     @pytest.mark.parametrize("share", [-0.1, 1.0])
     def test_impossible_shares(self, share: float) -> None:
         with pytest.raises(UserError, match=r"training\.held_out is"):
-            check_settings(quick_settings(training__held_out=share))
+            quick_settings(training__held_out=share)
+
+
+def clusters(labels: list[int], kept: list[bool], centers: list[list[float]]) -> Clusters:
+    return Clusters(
+        torch.tensor(labels), torch.arange(len(labels)) / 10, torch.tensor(centers), torch.tensor(kept), steps=1
+    )
+
+
+BEFORE = clusters([0, 0, 1, 1], [True] * 4, [[1.0, 0.0], [0.0, 1.0]])
+NOW = clusters([0, 1, 1, 1], [True, False, True, False], [[1.0, 0.0], [0.0, -1.0]])
+
+
+def test_facts_of_the_first_round_compare_with_nothing() -> None:
+    facts = cluster_facts(NOW, None)
+    assert facts == {
+        "kept_samples": 2,
+        "kept_share": 0.5,
+        "kept_classes": 2,
+        "mean_distance": pytest.approx(0.15),
+    }
+
+
+def test_facts_of_a_later_round() -> None:
+    facts = cluster_facts(NOW, BEFORE)
+    assert facts["label_change"] == 0.25  # one of four, kept or not
+    assert facts["center_shift"] == pytest.approx(0.5)  # one stays, one turns around: mean of 0 and 1
+
+
+def test_a_method_without_clusters_has_no_facts() -> None:
+    assert cluster_facts(None, None) == {}
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}, True),
+        ({"label_change": 0.0009, "center_shift": 0.0009, "kept_change": 0.0009}, True),
+        ({"label_change": 0.001, "center_shift": 0.0, "kept_change": 0.0}, False),
+        ({"label_change": 0.0, "center_shift": 0.001, "kept_change": 0.0}, False),
+        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.04}, False),
+        ({}, False),  # the first round, or a method without clusters
+    ],
+)
+def test_both_labels_and_centers_must_rest(last: dict[str, float], expected: bool) -> None:
+    earlier = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
+    assert has_settled([earlier, last], 0.001) is expected
+
+
+def test_nothing_done_is_not_has_settled() -> None:
+    assert not has_settled([], 0.001)
+
+
+def test_zero_never_stops() -> None:
+    assert not has_settled([{"label_change": 0.0, "center_shift": 0.0}], 0)
+
+
+def test_a_warm_up_is_not_has_settled() -> None:
+    quiet = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
+    assert not has_settled([{**quiet, "warmup": 1}] * 3, 0.001)
+    assert not has_settled([{**quiet, "warmup": 1}, {**quiet, "warmup": 0}], 0.001)
+    assert has_settled([{**quiet, "warmup": 0}] * 2, 0.001)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from benchmarks.kills import finish, kill_and_resume, start
-from candapt.cli import main
+from candapt.commands.main import main
 from candapt.errors import DivergedError
 from candapt.training.loop import Training
 from tests.images import write_photos, write_weights
@@ -44,10 +44,10 @@ def tune(words: list[object], tmp_path: Path) -> Tune:
 
 def outcome(out: Path) -> dict[str, Any]:
     """All that a search leaves and that is not time."""
-    told = json.loads((out / "trials.json").read_text())["trials"]
-    for each in told:
+    trials = json.loads((out / "trials.json").read_text())["trials"]
+    for each in trials:
         del each["seconds"]
-    return {"trials": told, "config": (out / "config.yaml").read_text()}
+    return {"trials": trials, "config": (out / "config.yaml").read_text()}
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +97,12 @@ class TestResult:
 
     def test_what_is_shown(self, tune: Tune, capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path) -> None:
         assert tune("--trials", 2) == 0
-        told = capsys.readouterr()
-        assert "1/2 trial 0: neighbor_information 0." in told.err
-        assert told.out.split()[:6] == ["neighbor", "start", "max", "min", "learning", "trial"]
-        assert "Best by neighbor_information: trial " in told.out
+        printed = capsys.readouterr()
+        assert "1/2 trial 0: neighbor_information 0." in printed.err
+        assert printed.out.split()[:6] == ["neighbor", "start", "max", "min", "learning", "trial"]
+        assert "Best by neighbor_information: trial " in printed.out
         paths = f"{data / 'source.npz'} {data / 'target.npz'} --config {tmp_path / 'out' / 'config.yaml'}"
-        assert told.out.splitlines()[-1] == f"Train with these settings: candapt adapt {paths} --out RUN"
+        assert printed.out.splitlines()[-1] == f"Train with these settings: candapt adapt {paths} --out RUN"
 
     def test_lower_scores_may_be_better(self, tune: Tune, tmp_path: Path) -> None:
         assert tune("--trials", 3, "--score", "protocol", "--training.held_out", 0.2) == 0
@@ -132,7 +132,7 @@ class TestResult:
                 tmp_path / "cache",
             ),
             *("--backbone", "test_resnet", "--weights", weights, "--finetune", "head", "--images.size", 32),
-            *("--images.resize", 36, "--trials", 2, "--rounds", 2, "--training.steps", 2, "--score", "bnm"),
+            *("--images.resize", 36, "--trials", 2, "--rounds", 2, "--training.steps", 2, "--score", "information"),
         ]
         assert main([*map(str, words)]) == 0
         assert len(list((tmp_path / "cache").iterdir())) > 0
@@ -141,7 +141,7 @@ class TestResult:
         assert main([*map(str, run), "--cache", str(tmp_path / "cache")]) == 0
         last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
         scores = [trial["score"] for trial in outcome(tmp_path / "out")["trials"]]
-        assert last["score_bnm"] == max(scores)
+        assert last["score_information"] == max(scores)
 
 
 class TestFixed:
@@ -275,20 +275,20 @@ class TestResume:
     ) -> None:
         assert tune("--trials", 2) == 0
         before = outcome(tmp_path / "out")
-        for more, told in (
+        for more, change in (
             (["--rounds", 5], "rounds was 4 and is 5"),
             (["--seed", 1], "seed was 0 and is 1"),
-            (["--score", "bnm"], "score was neighbor_information and is bnm"),
+            (["--score", "snd"], "score was neighbor_information and is snd"),
             (["--can.weight", 0.3], "searched.can.weight was [0.03, 3, True] and is None"),
         ):
             assert tune("--resume", *more) == 2
-            assert told in capsys.readouterr().err.splitlines()[-1]
+            assert change in capsys.readouterr().err.splitlines()[-1]
         other = toy.write(tmp_path / "other")
         assert main(["tune", str(other / "source.npz"), *sys_words(tmp_path / "out", other)]) == 2
         assert "was started with something else" in capsys.readouterr().err
         assert outcome(tmp_path / "out") == before
         assert tune("--trials", 3, "--resume", "--force", "--rounds", 5) == 0
-        assert "Going on with something else than at the start: rounds was 4 and is 5" in capsys.readouterr().err
+        assert "Continuing with something else than at the start: rounds was 4 and is 5" in capsys.readouterr().err
 
     def test_one_writer_at_a_time(
         self, words: list[object], tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -314,34 +314,35 @@ class TestRefusals:
     def test_a_folder_with_trials(self, tune: Tune, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert tune("--trials", 1) == 0
         assert tune("--trials", 1) == 2
-        assert "already holds a search: give --resume to go on with it" in capsys.readouterr().err
+        assert "already holds a search: give --resume to continue it" in capsys.readouterr().err
         run = ["adapt", "--out", str(tmp_path / "out")]
-        for more, told in (
+        for more, reason in (
             ([], "already holds files: give another folder"),
             (["--resume"], "of `candapt tune` and no run"),
         ):
             assert main([*run, "a.npz", "b.npz", *more]) == 2
-            assert told in capsys.readouterr().err
+            assert reason in capsys.readouterr().err
 
     @pytest.mark.parametrize(
-        ("more", "told"),
+        ("more", "reason"),
         [
             (["--trials", "0"], "--trials is 0, but must be at least 1."),
-            (["--score", "accuracy"], "--score is 'accuracy', but must be one of information, bnm, "),
-            (["--score", "label_change"], "Settings cannot be compared by label_change, since a low learning rate"),
+            (["--score", "accuracy"], "no score for --score named 'accuracy': choose one of neighbor_information, "),
+            (["--score", "label_change"], "a score that was removed: use neighbor_information instead."),
+            (["--score", "first_agreement"], "Settings cannot be compared by first_agreement, since a training that"),
             (["--score", "dev"], "give --training.held_out 0.1, or another --score."),
-            (["--target-labels", "labels.csv"], "'--target-labels labels.csv' is not understood"),
+            (["--target-labels", "labels.csv"], "'--target-labels' is not an option"),
             (["--training.steps", "0"], "training.steps is 0, but must be at least 1."),
             (["--resume"], "There is nothing to resume in "),
         ],
     )
     def test_one_sentence(
-        self, more: list[str], told: str, tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, more: list[str], reason: str, tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert tune(*more) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert len(said) == 1
-        assert told in said[0]
+        printed = capsys.readouterr().err.splitlines()
+        assert len(printed) == 1
+        assert reason in printed[0]
         assert not (tmp_path / "out").exists()
 
     def test_damaged_trials(self, tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,7 +374,7 @@ class TestRefusals:
         one_batch = Training.one_batch
 
         def diverging(self: Training, *arguments: Any) -> dict[str, float]:
-            if self.settings.adaptation.weight != 0.3:
+            if self.settings.method_settings.weight != 0.3:
                 raise DivergedError("In round 1, step 1 the loss is no longer finite.")
             return one_batch(self, *arguments)
 
@@ -389,6 +390,6 @@ class TestRefusals:
         self, tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert tune("--trials", 3, "--training.learning_rate", 1e30) == 2
-        told = capsys.readouterr().err.splitlines()[-1]
-        assert told.startswith("candapt: The training with the settings to start from failed: In round 1, step ")
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("candapt: The training with the settings to start from failed: In round 1, step ")
         assert not (tmp_path / "out" / "trials.json").exists()

@@ -54,7 +54,7 @@
     const title = document.createElement("b");
     title.textContent = points.classes[label] ?? "no class";
     const rest = document.createElement("span");
-    rest.textContent = confidence === null ? "source, labelled" : `target, predicted, ${confidence} sure`;
+    rest.textContent = confidence === null ? "source, labeled" : `target, predicted with confidence ${confidence}`;
     const file = document.createElement("span");
     file.textContent = name;
     card.append(title, rest, file);

@@ -1,0 +1,87 @@
+"""The entry point: finds the command, runs it, and turns what went wrong into one sentence and an exit code."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+from candapt.commands import COMMANDS
+from candapt.errors import UserError, describe_machine_error, known_name
+
+MAX_SENTENCE = 2000  # longest error message; it may name files, and names may be long
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, or 2 after one sentence that says what to fix."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _print(overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        _print(f"candapt {version('candapt')}")
+        return 0
+    try:
+        if any("\0" in argument for argument in arguments):
+            raise UserError("A file name cannot contain a null character.")
+        name = known_name(arguments[0], COMMANDS, "command")
+        return _run(name, arguments[1:])
+    except UserError as error:
+        _print_error(str(error))
+        return 2
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    """Import and run a command."""
+    from candapt.console import show_log
+    from candapt.storage.interruption import Interrupted
+
+    show_log()
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # Pillow's, lower than our own
+    try:
+        import_module(f"candapt.commands.{name}").main(arguments)
+    except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a vanished file: what was written stays
+        if (reason := describe_machine_error(error)) is None:
+            raise
+        _print_error(f"{reason}; {_advice(error) or 'then start again'}.")
+        return 2
+    except KeyboardInterrupt as error:
+        _print_error("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
+        return error.exit_code if isinstance(error, Interrupted) else 130
+    return 0
+
+
+def overview() -> str:
+    """The help of the bare command."""
+    return "\n".join(
+        [
+            "usage: candapt COMMAND [options]",
+            "",
+            "Move an image classifier to a new domain that has no labels.",
+            "",
+            *(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
+            "",
+            "`candapt COMMAND --help` lists the options of a command.",
+        ]
+    )
+
+
+def _print(text: str) -> None:
+    """Print to standard output, whose reader may close it early, as `head` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stdout = None
+
+
+def _print_error(sentence: str) -> None:
+    """Print to standard error; names in the sentence cannot control the terminal."""
+    from candapt.storage.safe_reading import printable, shortened
+
+    text = f"candapt: {printable(shortened(sentence, MAX_SENTENCE))}"
+    print(f"\x1b[31m{text}\x1b[0m" if sys.stderr.isatty() else text, file=sys.stderr)
+
+
+def _advice(error: BaseException) -> str:
+    """How to continue, which the command may have attached to the error."""
+    return "; ".join(getattr(error, "__notes__", ()))

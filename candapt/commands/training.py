@@ -1,0 +1,229 @@
+"""What the commands that train have in common: settings from flags, configuration and preset, and reading the data."""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from candapt.adaptation import check_task, initial_parts
+from candapt.commands.parser import (
+    Flag,
+    Given,
+    Parser,
+    flags_of,
+    positional,
+    print_help,
+    switch,
+    with_inputs,
+)
+from candapt.console import counting
+from candapt.data.decoding import ImageCheck
+from candapt.data.domains import Task
+from candapt.data.inputs import (
+    Reading,
+    describe_inputs,
+    domain_digest,
+    read_domain,
+    read_labeled_domain,
+    read_target_labels,
+    reader_of,
+)
+from candapt.errors import UserError, known_name
+from candapt.evaluation.scores import SCORES, check_selection
+from candapt.methods import METHODS
+from candapt.network.activations import ActivationCache
+from candapt.network.build import NetworkParts, check_named_weights, expected_images
+from candapt.presets import DEFAULT, PRESETS, make_settings, retired_settings
+from candapt.settings import LAST, ImageChoice, ImageSettings, NetworkSettings, Settings, TrainingSettings
+from candapt.storage.files import digest, flatten, plain
+from candapt.storage.provenance import Provenance, provenance_of
+from candapt.storage.runs import describe_settings
+
+NOT_IN_FILES = {"config", "out", "cache", "resume", "force"}
+"""Options that a configuration file, which may come from a stranger, must not set."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Data and settings of a training from files."""
+
+    source: Path = positional(None)
+    """Labeled source."""
+    target: Path = positional(None)
+    """Unlabeled target."""
+    settings: Settings = field(default_factory=Settings)
+    images: ImageChoice = field(default_factory=ImageChoice)
+    target_labels: Path | None = None
+    """CSV file (path,label) or .npz file (y) with true labels, for figures marked oracle only."""
+    strict: bool = switch()
+    """Stop at files that do not decode, classes without an image and unknown classes, rather than leave them out."""
+    baseline: bool = True
+    """Train source-only too, to warn if adaptation did not help."""
+    report: bool = True
+    """Write report.html, with a map of both domains."""
+    cache: Path | None = None
+    """Folder for cached outputs of frozen layers (default: CANDAPT_CACHE, else the user's cache folder)."""
+    map_points: int = 1000
+
+    def describe(self) -> dict[str, Any]:
+        """The content of `config.yaml`."""
+        paths = {"source": self.source, "target": self.target, "target_labels": self.target_labels}
+        return {
+            **{name: str(path.absolute()) if path else None for name, path in paths.items()},
+            "strict": self.strict,
+            "baseline": self.baseline,
+            "report": self.report,
+            "images": plain(self.images),
+            **describe_settings(self.settings),
+        }
+
+
+Options = TypeVar("Options", bound=TrainingOptions)
+NO_FLAGS = {"settings", "images", "map_points"}  # fields of the options that are no flags of their own
+
+
+def setting_flags() -> list[Flag]:
+    """The flags of every setting of a training, for all methods."""
+    select = f"Round to keep: {LAST}, or the best by one of {', '.join(SCORES)}."
+    flags = [
+        Flag("config", Path | None, "YAML file with settings, such as a run's config.yaml."),
+        Flag("preset", str, f"Where defaults come from: {', '.join(PRESETS)}.", DEFAULT),
+        Flag("rounds", int, "Maximum number of rounds.", Settings.rounds),
+        Flag("select", str, select, LAST),
+    ]
+    for group, kind in (("images", ImageChoice), ("network", NetworkSettings), ("training", TrainingSettings)):
+        flags += flags_of(kind, f"{group}.")
+    return flags + [flag for name, method in METHODS.items() for flag in flags_of(method.Settings, f"{name}.")]
+
+
+def training_parser(command: str, kind: type[TrainingOptions], skip: Collection[str] = ()) -> Parser:
+    """A parser for the options of a command and all settings of a training."""
+    texts = {"source": describe_inputs(labeled=True), "target": describe_inputs(labeled=False)}
+    own = with_inputs(flags_of(kind, skip=NO_FLAGS | set(skip)), texts)
+    method = Flag("method", str, f"One of {', '.join(METHODS)}.", "can")
+    seed = Flag("seed", int, "Seed of every random draw.", 0)
+    return Parser(command, [*own, method, seed, *setting_flags()])
+
+
+def parse_training(
+    parser: Parser, kind: type[Options], given: Given, config: Mapping[str, Any], ignored: Collection[str] = ()
+) -> Options:
+    """The options of a command: flags override the configuration file, which overrides the preset.
+
+    Names in the configuration that the command does not use are `ignored`.
+    """
+    method = known_name(given.values.get("method") or config.get("method", "can"), METHODS, "method")
+    preset = known_name(given.values.get("preset") or config.get("preset", DEFAULT), PRESETS, "preset")
+    if given.wants_help:
+        show_help(parser, make_settings(method, preset=preset), [method])
+    require_own_settings(given, [method])
+    is_ignored = ignored_settings(parser, [*ignored, *given.values], [method])
+    values = {**parser.from_config(config, is_ignored), **given.values}
+    for name in ("source", "target"):
+        if values.get(name) is None:
+            kinds = parser.flags[name].help.partition(": ")[2].rstrip(".")
+            raise UserError(f"{name.upper()} is missing: give a {kinds}, or a --config that names it.")
+    settings = make_settings(method, preset=preset, seed=values.get("seed", 0), changes=setting_changes(values))
+    check_selection(settings.select)
+    own = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
+    return kind(**own, settings=settings, images=image_choice(values))
+
+
+def setting_changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are settings of the network, the training or a method."""
+    top, groups = {"rounds", "select"}, {"network", "training", *METHODS}
+    return {name: value for name, value in values.items() if name in top or name.rpartition(".")[0] in groups}
+
+
+def image_choice(values: Mapping[str, Any]) -> ImageChoice:
+    """The choices about image files among the values."""
+    prefix = "images."
+    return ImageChoice(**{name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)})
+
+
+def require_own_settings(given: Given, methods: Sequence[str]) -> None:
+    """Raise a `UserError` for a flag of a method that is not trained."""
+    for name in given.values:
+        group = name.rpartition(".")[0]
+        if group in METHODS and group not in methods:
+            raise UserError(f"--{name} is a setting of {group}, but the method is {', '.join(methods)}: leave it out.")
+
+
+def ignored_settings(parser: Parser, ignored: Collection[str], methods: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name in a configuration file is passed over: other methods' settings, and those of older versions."""
+    retired = retired_settings()
+
+    def is_ignored(name: str) -> bool:
+        if name in NOT_IN_FILES:
+            raise UserError(
+                f"{name!r} is not for a configuration file: give it as a flag; `candapt {parser.command} --help` "
+                "lists the settings."
+            )
+        return name in ignored or name in retired or (name in METHODS and name not in methods)
+
+    return is_ignored
+
+
+def show_help(parser: Parser, settings: Settings, methods: Sequence[str]) -> None:
+    """Print the help with the defaults of these settings and the flags of these methods, and exit."""
+    defaults = {**flatten(describe_settings(settings)), "method": settings.method}
+
+    def hidden(name: str) -> bool:
+        group = name.rpartition(".")[0]
+        return group in METHODS and group not in methods
+
+    print_help(parser.help(defaults, hidden))
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The data of a training, read and checked."""
+
+    task: Task
+    images: ImageSettings | None
+    checks: tuple[ImageCheck | None, ImageCheck | None]  # of the image files of source and target
+    truth: Tensor | None  # target labels for the oracle
+    parts: NetworkParts
+    cache: ActivationCache
+
+    @property
+    def left_out(self) -> list[tuple[Path, str]]:
+        """Image files that do not decode and classes without a usable one, each with the reason."""
+        return [item for check in self.checks if check for item in (*check.broken, *check.empty)]
+
+    def provenance(self, settings: Mapping[str, Any]) -> Provenance:
+        """What a run with these settings is started with."""
+        digests = {
+            "source": domain_digest(self.task.source, self.checks[0]),
+            "target": domain_digest(self.task.target, self.checks[1]),
+            "target_labels": None if self.truth is None else digest({"labels": self.truth}),
+        }
+        weights = {f"network.{name}": value for name, value in self.parts.network.state_dict().items()}
+        if self.parts.frozen is not None:
+            weights |= {f"frozen.{name}": value for name, value in self.parts.frozen.state_dict().items()}
+        return provenance_of(settings, digests, digest(weights))
+
+
+def read_inputs(options: TrainingOptions) -> Inputs:
+    """Read the data, and check that everything fits together."""
+    has_images = reader_of(options.source).has_images or reader_of(options.target).has_images
+    images = expected_images(options.settings.network, options.images) if has_images else None
+    if images is not None:
+        check_named_weights(options.settings.network)
+    with counting("checking images") as count:
+        views = images or ImageSettings(augmentation=options.images.augmentation)
+        reading = Reading(views, os.cpu_count() or 1, options.strict, count)
+        source, source_check = read_labeled_domain(options.source, reading)
+        target, target_check = read_domain(options.target, reading)
+    task = Task(source, target)
+    check_task(task)
+    truth = None
+    if options.target_labels:
+        truth = read_target_labels(options.target_labels, target, source.classes, strict=options.strict)
+    parts = initial_parts(task, options.settings)
+    cache = ActivationCache(options.cache)
+    cache.require_room(parts, task.source, task.target)
+    return Inputs(task, images, (source_check, target_check), truth, parts, cache)

@@ -1,0 +1,123 @@
+"""Evaluation passes: outputs of a method over whole domains, and the batch norm statistics that they need."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from candapt.data.domains import ArraySamples, Domain, Side, part_of
+from candapt.methods.base import Method
+from candapt.network.batchnorm import estimate_statistics, select_side
+from candapt.network.network import Outputs
+
+if TYPE_CHECKING:
+    from candapt.training.loop import Training
+
+
+class DomainOutputs:
+    """Outputs over both domains by a network in training, each computed at most once between two steps."""
+
+    def __init__(self, training: "Training") -> None:
+        self.training, self.method, self.task = training, training.method, training.task
+        self.batch_size = training.settings.training.evaluation_batch
+        self._outputs: dict[Side, Outputs] = {}
+        self._features: dict[Side, Domain] = {}
+        self._statistics_are_fresh = False
+
+    def of(self, side: Side) -> Outputs:
+        """Outputs over a whole domain."""
+        if side not in self._outputs:
+            self.refresh()
+            with self.training.number_format(), self._head_input(side) as domain:
+                self._outputs[side] = outputs_of(self.method, domain, side, batch_size=self.batch_size)
+        return self._outputs[side]
+
+    def of_rows(self, side: Side, rows: Tensor, *, whole: bool) -> Outputs:
+        """Outputs of some samples, shape (len(rows), …); with `whole` taken from those of all samples."""
+        domain = self.task.domain(side)
+        self.refresh()
+        if whole or side in self._features or domain.size <= 2 * len(rows):
+            return Outputs(*(values[rows] for values in self.of(side)))
+        return self.of_samples(side, part_of(domain, rows))
+
+    def of_samples(self, side: Side, domain: Domain) -> Outputs:
+        """Outputs of other samples that come from that side."""
+        self.refresh()
+        with self.training.number_format():
+            return outputs_of(self.method, domain, side, batch_size=self.batch_size)
+
+    @torch.no_grad()
+    def features(self, side: Side) -> Domain:
+        """Evaluation views of a whole domain after the layers below the bottleneck, in order and single precision."""
+        if side not in self._features:
+            domain, layers = self.task.domain(side), self.method.network.backbone.get_submodule("layers").eval()
+            select_side(layers, self.method.normalizes_as(side))
+            batches = read_in_order(self.method, domain, self.batch_size)
+            with self.training.number_format():
+                features = torch.cat([layers(batch).float().cpu() for batch in batches])
+            self._features[side] = Domain(ArraySamples(features), domain.names)
+        return self._features[side]
+
+    def refresh(self) -> None:
+        """Take batch norm statistics of the whole domains if they are used and outdated."""
+        if self.uses_whole_domains and not self._statistics_are_fresh:
+            for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
+                with self.training.number_format(), self._head_input(side) as domain:
+                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size)
+            self._statistics_are_fresh = True
+
+    def forget(self, *, layers: bool = True) -> None:
+        """Drop outdated outputs; with `layers=False` those of the layers below the bottleneck stay."""
+        self._outputs.clear()
+        self._statistics_are_fresh = False
+        if layers:
+            self._features.clear()
+
+    @property
+    def uses_whole_domains(self) -> bool:
+        """Whether batch norm evaluates with statistics of the whole domain; a new one has no others at first."""
+        statistics, network = self.training.settings.training.statistics, self.method.network
+        at_first = self.training.state.iteration == 0 and not network.layers_are_fixed
+        return statistics == "domain" or (bool(network.new_layers) and (statistics == "auto" or at_first))
+
+    @contextmanager
+    def _head_input(self, side: Side) -> Iterator[Domain]:
+        """What the network takes within this context: a domain, or features of layers with fixed statistics.
+
+        Statistics and outputs need the same features of such layers, so that samples pass through them only once.
+        """
+        network = self.method.network
+        domain = self.features(side) if network.layers_are_fixed else self.task.domain(side)
+        with network.over_features() if network.layers_are_fixed else nullcontext():
+            yield domain
+
+
+@torch.no_grad()
+def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Outputs:
+    """Features and logits of every sample's evaluation view, in order, in single precision on the CPU."""
+    method.eval()
+    parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size)]
+    return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
+
+
+def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:
+    """Set the batch norm statistics of one side to those of the whole domain."""
+    device = next(method.parameters()).device
+    batches = _batch_count(domain, batch_size)
+    # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
+    strides = (torch.arange(first, domain.size, batches) for first in range(batches))
+    estimate_statistics(method.network.backbone, side, (domain.samples.read(indices).to(device) for indices in strides))
+
+
+def read_in_order(module: nn.Module, domain: Domain, batch_size: int) -> Iterator[Tensor]:
+    """Evaluation views batch by batch, on the module's device."""
+    device = next(module.parameters()).device
+    for indices in torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size)):
+        yield domain.samples.read(indices).to(device)
+
+
+def _batch_count(domain: Domain, batch_size: int) -> int:
+    """Number of batches of nearly equal size; batch norm cannot process a last batch of one."""
+    return max(1, min(-(-domain.size // batch_size), domain.size // 2))
