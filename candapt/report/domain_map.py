@@ -114,7 +114,7 @@ def project(features: Array, start: Array | None = None) -> Array:
     """
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.maximum(lengths, np.finfo(np.float32).tiny)
-    if len(unit) < 5 or np.ptp(unit, axis=0).max() == 0:  # nothing to project
+    if len(unit) < 5 or not np.isfinite(unit).all() or np.ptp(unit, axis=0).max() == 0:  # nothing to project
         return np.zeros((len(unit), 2), np.float32)
     components = PCA(min(COMPONENTS, *unit.shape), svd_solver="randomized", random_state=0).fit_transform(unit)
     start = components[:, :2] if start is None else start
