@@ -95,6 +95,9 @@ class NetworkSettings:
     finetune: Literal["auto", "all", "last-stage", "head"] = setting("auto", alias="finetune")
     """Train all layers above the stem (the paper), the last stage over cached activations, or a head over cached
     features; auto: all on a GPU, else head."""
+    frozen_stem: bool = True
+    """Where all layers are trained, keep a ResNet's first convolution and first stage as they are (the authors' code);
+    the paper's text trains them too."""
     views: int = setting(2, low=0)
     """Training views of each image to cache where layers are frozen; 0 trains on the evaluation view."""
     head: Literal["auto", "linear", "bottleneck"] = "auto"
@@ -138,6 +141,9 @@ class TrainingSettings:
     statistics: Literal["auto", "running", "domain"] = "auto"
     """Statistics that batch norm evaluates with: running averages over batches, or those of the whole domain, taken
     anew each round (auto: for networks with batch norms that were not pretrained)."""
+    clustering_views: Literal["evaluation", "training"] = "evaluation"
+    """Views of the images that the target is clustered by: those of evaluation, or random training views drawn anew in
+    every round (the authors' code). Feature files have one view only."""
     head_rounds: int = setting(20, low=0)
     """Rounds in which the head learns alone, over features of the evaluation views, before a last stage below a
     bottleneck layer learns too: a new head spoils pretrained layers before its gradients mean anything. 0: none."""

@@ -40,7 +40,10 @@ def test_values_are_the_papers(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert (training.momentum, training.schedule, training.slope) == (0.9, "progress", 10)
     assert training.power == (2.25 if visda else 0.75)
     assert can.weight == 0.3
-    assert (can.max_distance, can.min_samples) == ((0.05, 3) if name in FILTERED else (1, 1))
+    assert (can.max_distance, can.min_samples) == ((0.05, 3) if name in FILTERED else (1, 0))
+    assert can.min_samples_rule == "more-than"
+    assert can.epoch_share == (0.2 if visda else 1)
+    assert network.frozen_stem is False
     assert (can.classes, can.samples, training.batch_size) == ((6, 10, 30) if visda else (10, 3, 30))
     assert (options.images.resize, options.images.size, options.images.augmentation) == (256, 224, "paper")
 

@@ -24,6 +24,14 @@ class Row:
     name: str
     folder: str  # folder of its results; letters, digits and hyphens
     settings: Settings
+    by_task: Mapping[str, Settings] = field(default_factory=dict, compare=False)
+    """Other settings for some tasks, by their names."""
+    variant: str = ""  # part of the name, in brackets: the preset
+
+    @property
+    def published_name(self) -> str:
+        """Its name in the paper's tables, which has no variants."""
+        return self.name.replace(f" ({self.variant})", "")
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Cell:
     @property
     def settings(self) -> Settings:
         """Everything that decides it besides the data."""
-        return replace(self.row.settings, seed=self.seed)
+        return replace(self.row.by_task.get(self.task.name, self.row.settings), seed=self.seed)
 
     def path(self, out: Path) -> Path:
         """Where its result is stored."""
@@ -97,14 +105,17 @@ def make_plan(
     *,
     seeds: Sequence[int] = (0,),
     tasks: Sequence[str] = (),
+    by_task: Mapping[str, Mapping[str, Settings]] | None = None,
+    variant: str = "",
     images: ImageChoice | None = None,
     cache: Path | None = None,
     strict: bool = False,
 ) -> Plan:
     """A plan that runs each method with its settings, on the named tasks or all, once per seed.
 
-    `cache` is the folder for outputs of frozen layers, by default the user's. `strict` raises for image files that do
-    not decode and for classes without an image, rather than leave them out.
+    `by_task` has other settings of a method for some tasks. The `variant`, such as the name of a preset, becomes a part
+    of the rows' names. `cache` is the folder for outputs of frozen layers, by default the user's. `strict` raises for
+    image files that do not decode and for classes without an image, rather than leave them out.
     """
     suite = SUITES[known_name(suite_name, SUITES, "suite")]
     if suite.data and data is None:
@@ -117,21 +128,29 @@ def make_plan(
     collection = suite.open(place, next(iter(settings.values())), images or ImageChoice())
     if isinstance(collection, ImageCollection):
         collection = replace(collection, strict=strict)
-    wanted, rows = tasks_of(suite, place, tasks), make_rows(suite, settings)
+    wanted, rows = tasks_of(suite, place, tasks), make_rows(suite, settings, by_task or {}, variant)
     return Plan(suite_name, collection, wanted, rows, tuple(seeds), ActivationCache(cache))
 
 
-def make_rows(suite: Suite, settings: Mapping[str, Settings]) -> tuple[Row, ...]:
+def make_rows(
+    suite: Suite,
+    settings: Mapping[str, Settings],
+    by_task: Mapping[str, Mapping[str, Settings]] | None = None,
+    variant: str = "",
+) -> tuple[Row, ...]:
     """The rows in the order of `METHODS`; a sweep makes several of each method that has its setting."""
     rows, sweep = list[Row](), suite.sweep
     for method in (name for name in METHODS if name in settings):
-        chosen = settings[method]
+        chosen, own = settings[method], (by_task or {}).get(method, {})
+        title, folder = (f"{method} ({variant})", f"{method}-{variant}") if variant else (method, method)
         if sweep is None or not chosen.has(f"{method}.{sweep.setting}"):
-            rows.append(Row(method, method, chosen))
+            rows.append(Row(title, folder, chosen, own, variant))
             continue
         for value in sweep.values:
-            changed = chosen.changed({f"{method}.{sweep.setting}": value})
-            rows.append(Row(f"{method} {sweep.symbol}={value:g}", f"{method}-{sweep.setting}-{value:g}", changed))
+            change = {f"{method}.{sweep.setting}": value}
+            changed = {task: each.changed(change) for task, each in own.items()}
+            name, place = f"{title} {sweep.symbol}={value:g}", f"{folder}-{sweep.setting}-{value:g}"
+            rows.append(Row(name, place, chosen.changed(change), changed, variant))
     return tuple(rows)
 
 

@@ -98,7 +98,7 @@ def _row(plan: Plan, row: Row, cells: Sequence[tuple[Cell, Stored]], columns: Se
         "settings": {name: value for name, value in cells[0][1]["settings"].items() if name != "seed"},
         "rounds": rounds,
         **{kind: _figures(cells, kind, columns) for kind in KINDS},
-        "paper": _paper(plan, row, columns),
+        "paper": published_figures(plan, row, columns),
     }
 
 
@@ -117,10 +117,11 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": fmean(values), "std": stdev(values) if len(values) > 1 else None, "values": values}
 
 
-def _paper(plan: Plan, row: Row, columns: Sequence[str]) -> dict[str, Any]:
+def published_figures(plan: Plan, row: Row, columns: Sequence[str] | None = None) -> dict[str, Any]:
     """The paper's figures of the row, in percent; its average only appears where all its tasks were run."""
     published = plan.suite.paper
-    figures = published.figures.get(row.name, {}) if published else {}
+    figures = published.figures.get(row.published_name, {}) if published else {}
+    columns = [task.name for task in plan.tasks] if columns is None else columns
     wanted = (*columns, AVERAGE) if plan.tasks == plan.suite.tasks else columns
     return {name: asdict(figures[name]) for name in wanted if name in figures}
 

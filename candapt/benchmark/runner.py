@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import NetworkParts, check_named_weights, decide
 from candapt.report.page import write_page
 from candapt.settings import NetworkSettings, TrainingSettings
-from candapt.storage.files import flatten, write_atomically, write_json
+from candapt.storage.files import flatten, plain, write_atomically, write_json
 from candapt.storage.folders import OutputFolder, names_in
 from candapt.storage.interruption import ignore_signals, signals_blocked
 from candapt.storage.runs import versions
@@ -105,7 +106,8 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
     if not is_complete(content):
         raise UserError(f"{str(path)!r} is not what a benchmark writes: remove it to run the cell again.")
     expected, present = flatten(identity), flatten({name: content.get(name) for name in identity})
-    for name in sorted((expected.keys() | present.keys()) - retired_settings()):
+    newer = {name for name, value in default_settings().items() if name not in present and expected.get(name) == value}
+    for name in sorted((expected.keys() | present.keys()) - retired_settings() - newer):
         if expected.get(name) != present.get(name):
             raise UserError(
                 f"{str(path)!r} was made with {name} = {present.get(name)}, not {expected.get(name)}: "
@@ -116,8 +118,18 @@ def read_stored(path: Path, identity: Mapping[str, Any]) -> Stored | None:
 
 def retired_settings() -> set[str]:
     """Names of settings that cells of older versions hold, which had no effect."""
-    kinds = {"network": NetworkSettings, "training": TrainingSettings, **{m: METHODS[m].Settings for m in METHODS}}
-    return {f"settings.{group}.{name}" for group, kind in kinds.items() for name in getattr(kind, "RETIRED", ())}
+    groups = _setting_groups().items()
+    return {f"settings.{group}.{name}" for group, kind in groups for name in getattr(kind, "RETIRED", ())}
+
+
+def default_settings() -> dict[str, Any]:
+    """Defaults of all settings; a cell that lacks one comes from a version that always did what the default does."""
+    groups = _setting_groups().items()
+    return {f"settings.{group}.{item.name}": plain(item.default) for group, kind in groups for item in fields(kind)}
+
+
+def _setting_groups() -> dict[str, Any]:
+    return {"network": NetworkSettings, "training": TrainingSettings, **{m: METHODS[m].Settings for m in METHODS}}
 
 
 def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> None:

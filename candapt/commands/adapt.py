@@ -171,7 +171,7 @@ class _Recorder(TrainingBar):
 
     def __init__(self, settings: Settings, folder: RunFolder, truth: Tensor | None) -> None:
         super().__init__(settings.method, settings.rounds)
-        self.folder, self.truth = folder, truth
+        self.settings, self.folder, self.truth = settings, folder, truth
 
     def on_round(self, training: Training, record: Record) -> None:
         """Write and show the round with figures that the training itself must not have."""
@@ -180,7 +180,9 @@ class _Recorder(TrainingBar):
             predicted = training.outputs.of(Side.TARGET).logits.argmax(1)
             shown |= {"oracle_accuracy": accuracy(*where_known(self.truth, predicted))}
         if record.get("kept_classes") == 0:
-            log.warning("No class was confident enough in this round: it trained on the source alone.")
+            limit = getattr(self.settings.method_settings, "max_distance", None)
+            advice = f"; raise --{self.settings.method}.max_distance, which is {limit:g}" if limit is not None else ""
+            log.warning("No class was confident enough in this round: it trained on the source alone%s.", advice)
         self.folder.append_metrics(shown)
         super().on_round(training, shown)
 

@@ -65,7 +65,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[BenchmarkOptions, Plan]:
-    """Options and plan; flags override the configuration file, that the suite, and that the preset."""
+    """Options and plan; flags override the configuration file, that the suite, and that the preset.
+
+    Settings that the preset's source has for one task of the suite override the suite's.
+    """
     names = {flag.name for flag in flags_of(BenchmarkOptions)}
     preset = known_name(given.values.get("preset") or config.get("preset", DEFAULT), PRESETS, "preset")
     if given.wants_help:
@@ -82,12 +85,21 @@ def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[Benchma
     if options.out is None:
         raise UserError("--out is missing: give a folder for the results.")
     changes = setting_changes(values)
+    task_settings = suite.task_settings.get(preset, {})
+    by_task = {
+        method: {
+            task: _settings(method, preset, {**suite.changes, **own}, changes) for task, own in task_settings.items()
+        }
+        for method in methods
+    }
     plan = make_plan(
         options.suite,
         options.data,
         {method: _settings(method, preset, suite.changes, changes) for method in methods},
         seeds=_seeds(options.seeds),
         tasks=listed(options.tasks),
+        by_task=by_task,
+        variant="" if preset == DEFAULT else preset,
         images=image_choice(values),
         cache=options.cache,
         strict=options.strict,

@@ -1,5 +1,6 @@
 """CAN: Contrastive Adaptation Network (Kang et al., CVPR 2019, arXiv:1901.00976)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -37,10 +38,14 @@ class SelectionSettings:
     """Share of the training after which whole clusters are kept."""
     min_samples: int = setting(3, search=Range(1, 10, whole=True))
     """A class is kept if its cluster still holds this many target samples (N₀)."""
+    min_samples_rule: Literal["at-least", "more-than"] = "at-least"
+    """Keep classes with `min_samples` samples or more (the authors' code), or only with more (the paper)."""
     classes: int = setting(10, low=1, search=Range(5, 20, whole=True))
     """Classes in one class-aware batch."""
     samples: int = setting(3, low=1, search=Range(2, 6, whole=True))
     """Samples of each class and domain in one class-aware batch."""
+    epoch_share: float = setting(1.0, low=0)
+    """Where `training.steps` is null: steps of a round as a share of one pass over the larger domain of each class."""
     unit_centers: bool = True
     """Sum unit vectors into centers (the paper), or the features as they are (the authors' code)."""
     warmup: int | None = setting(None, low=0)
@@ -96,8 +101,8 @@ class CAN(Method):
         if self.warms_up(round):
             return clusters
         settings = self.settings
-        near = clusters.within(settings.max_distance)
-        return near.closest(self.share(round), least=settings.min_samples).at_least(settings.min_samples)
+        least = settings.min_samples + int(settings.min_samples_rule == "more-than")
+        return clusters.within(settings.max_distance).closest(self.share(round), least=least).at_least(least)
 
     def share(self, round: Round) -> float:
         """The share of each cluster that is kept in this round."""
@@ -120,8 +125,9 @@ class CAN(Method):
         """Steps of the round: as set, else by the authors' rule, which has no answer where no class is kept."""
         if round.steps or not clusters.kept.any():
             return round.steps or round.epoch
-        source, target = round.task.source.labels, clusters.kept_labels
-        return steps_per_round(source, target, classes=self.settings.classes, samples=self.settings.samples)
+        source, target, settings = round.task.source.labels, clusters.kept_labels, self.settings
+        whole = steps_per_round(source, target, classes=settings.classes, samples=settings.samples)
+        return max(1, math.ceil(settings.epoch_share * whole))
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random source batches for the cross-entropy, and class-aware ones of both domains for the discrepancy."""

@@ -64,7 +64,7 @@ def build_parts(
     pretrained = name != SMALL_CNN or weights is not None
     depth: Depth = settings.finetune if settings.finetune != "auto" else "all"
     frozen, trained = split(backbone, depth)
-    if pretrained and depth == "all":
+    if pretrained and depth == "all" and settings.frozen_stem:
         freeze_stem(backbone.model)
     network = build_network(trained, backbone.num_features, num_classes, settings, pretrained=pretrained)
     layout = {"bottleneck_stride": backbone.bottleneck_stride}
@@ -111,7 +111,7 @@ def build_network(
 
 
 def freeze_stem(model: nn.Module) -> None:
-    """Keep the stem of a ResNet as it is: the authors stop the gradient after `layer1`."""
+    """Keep the stem of a ResNet as it is: the authors stop the gradient after `layer1`; its statistics still move."""
     for name in ("conv1", "bn1", "layer1"):
         if hasattr(model, name):
             getattr(model, name).requires_grad_(False)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -99,6 +100,8 @@ class Training:
         """Label the target for this round."""
         state = self.state
         self.outputs.refresh()
+        if self.settings.training.clustering_views == "training":
+            round = replace(round, embed=lambda side: self.outputs.of_training_views(side, round.seed))
         with clustering_in(state.round):
             state.progress.previous, state.clusters = state.clusters, self.method.cluster(round)
         if not state.score_memory:

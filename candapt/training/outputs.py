@@ -11,6 +11,7 @@ from candapt.data.domains import ArraySamples, Domain, Side, part_of
 from candapt.methods.base import Method
 from candapt.network.batchnorm import estimate_statistics, select_side
 from candapt.network.network import Outputs
+from candapt.randomness import derive_seed
 
 if TYPE_CHECKING:
     from candapt.training.loop import Training
@@ -47,6 +48,12 @@ class DomainOutputs:
         self.refresh()
         with self.training.number_format():
             return outputs_of(self.method, domain, side, batch_size=self.batch_size)
+
+    def of_training_views(self, side: Side, seed: int) -> Outputs:
+        """Outputs over a whole domain in training views, drawn by the seed; samples without any have one view."""
+        self.refresh()
+        with self.training.number_format():
+            return outputs_of(self.method, self.task.domain(side), side, batch_size=self.batch_size, seed=seed)
 
     @torch.no_grad()
     def features(self, side: Side) -> Domain:
@@ -95,10 +102,13 @@ class DomainOutputs:
 
 
 @torch.no_grad()
-def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Outputs:
-    """Features and logits of every sample's evaluation view, in order, in single precision on the CPU."""
+def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, seed: int | None = None) -> Outputs:
+    """Features and logits of every sample, in order, in single precision on the CPU.
+
+    Samples are evaluation views or, with a seed, training views drawn by it.
+    """
     method.eval()
-    parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size)]
+    parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size, seed)]
     return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
 
 
@@ -111,11 +121,12 @@ def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size
     estimate_statistics(method.network.backbone, side, (domain.samples.read(indices).to(device) for indices in strides))
 
 
-def read_in_order(module: nn.Module, domain: Domain, batch_size: int) -> Iterator[Tensor]:
-    """Evaluation views batch by batch, on the module's device."""
+def read_in_order(module: nn.Module, domain: Domain, batch_size: int, seed: int | None = None) -> Iterator[Tensor]:
+    """Evaluation views batch by batch, on the module's device; with a seed, training views drawn by it."""
     device = next(module.parameters()).device
-    for indices in torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size)):
-        yield domain.samples.read(indices).to(device)
+    for number, indices in enumerate(torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size))):
+        drawn = None if seed is None else derive_seed(seed, "clustering views", number)
+        yield domain.samples.read(indices, seed=drawn).to(device)
 
 
 def _batch_count(domain: Domain, batch_size: int) -> int:

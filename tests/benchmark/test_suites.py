@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from candapt.benchmark.collections import DemoCollection, DigitCollection, FeatureCollection, ImageCollection
-from candapt.benchmark.plan import make_rows
+from candapt.benchmark.plan import Plan, make_rows
+from candapt.benchmark.results import published_figures
 from candapt.benchmark.suites import SUITES, tasks_of
+from candapt.commands.benchmark import BenchmarkOptions, parse
+from candapt.commands.parser import Parser, flags_of
+from candapt.commands.training import setting_flags
 from candapt.data.domains import LabeledDomain
 from candapt.errors import UserError
 from candapt.presets import for_family
@@ -27,6 +31,52 @@ def write_digits(folder: Path) -> Path:
             arrays |= {f"x_{split}": x.astype(np.uint8), f"y_{split}": y.astype(np.uint8)}
         np.savez(folder / f"{name}.npz", **arrays)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("preset", "filtered", "others"),
+    [("default", (1.0, 3, "at-least"), (1.0, 3, "at-least")),
+     ("paper", (0.05, 3, "more-than"), (1.0, 0, "more-than")),
+     ("official", (0.05, 3, "at-least"), (1.0, 3, "at-least"))],
+)  # fmt: skip
+def test_a_preset_filters_the_tasks_that_its_source_filters(
+    features: Path, tmp_path: Path, preset: str, filtered: tuple[float, int, str], others: tuple[float, int, str]
+) -> None:
+    plan = planned("office31", "--data", str(features), "--preset", preset, "--methods", "can,can-intra")
+    assert {row.name for row in plan.rows} == (
+        {"can", "can-intra"} if preset == "default" else {f"can ({preset})", f"can-intra ({preset})"}
+    )
+    for cell in plan.cells:
+        own = cell.settings.method_settings
+        expected = filtered if cell.task.name in ("A→W", "A→D") else others
+        assert (own.max_distance, own.min_samples, own.min_samples_rule) == expected
+        assert (
+            published_figures(plan, cell.row)["A→W"]["mean"]
+            == {"can": 94.5, "can-intra": 93.2}[cell.row.published_name]
+        )
+
+
+def test_a_flag_overrides_what_a_preset_has_for_a_task(features: Path) -> None:
+    plan = planned("office31", "--data", str(features), "--preset", "paper", "--can.max_distance", "0.3")
+    assert {cell.settings.method_settings.max_distance for cell in plan.cells if cell.row.name == "can (paper)"} == {
+        0.3
+    }
+
+
+@pytest.mark.parametrize(("preset", "slope", "share"), [("paper", 10.0, 0.2), ("official", 0.0005, 0.2)])
+def test_visda_has_the_schedule_and_the_steps_of_the_preset(
+    tmp_path: Path, preset: str, slope: float, share: float
+) -> None:
+    plan = planned("visda2017", "--data", str(tmp_path), "--preset", preset, "--methods", "can")
+    (settings,) = {cell.settings for cell in plan.cells if cell.seed == 0}
+    assert (settings.training.slope, settings.training.power, settings.training.steps) == (slope, 2.25, None)
+    assert settings.method_settings.epoch_share == share
+
+
+def planned(*arguments: str) -> Plan:
+    """The plan that `candapt benchmark` makes of these arguments."""
+    parser = Parser("benchmark", [*flags_of(BenchmarkOptions), *setting_flags()])
+    return parse(parser, parser.parse([*arguments, "--out", "out"]), {})[1]
 
 
 def test_the_target_has_no_labels(features: Path) -> None:

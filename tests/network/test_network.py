@@ -2,10 +2,12 @@
 
 import copy
 from collections import OrderedDict
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from candapt.data.domains import Side
@@ -213,6 +215,15 @@ class TestLearningRates:
         network = self.over_resnet()
         stages = {name.split(".")[2] for name in self.rates(network) if name.startswith("backbone.")}
         assert stages == {"layer2", "layer3", "layer4"}
+
+    @pytest.mark.parametrize("frozen", [True, False])
+    def test_the_stem_is_trained_if_the_settings_say_so(self, tmp_path: Path, frozen: bool) -> None:
+        weights = tmp_path / "resnet18.safetensors"
+        save_file(build_backbone("resnet18", pretrained=False).model.state_dict(), weights)
+        settings = NetworkSettings("resnet18", weights, "all", frozen_stem=frozen)
+        network = build_parts(settings, (3, 64, 64), 3).network
+        trained = {name.split(".")[2] for name in self.rates(network) if name.startswith("backbone.")}
+        assert ("conv1" in trained, "bn1" in trained, "layer1" in trained) == (not frozen,) * 3
 
     def test_both_sides_of_a_norm_are_trained(self, network: Network) -> None:
         assert {f"backbone.norm.norms.{side}.weight" for side in Side} <= set(self.rates(network))

@@ -14,6 +14,7 @@ from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Side, Task
 from candapt.data.features import labeled_arrays
 from candapt.errors import UserError
 from candapt.randomness import generator
+from candapt.settings import Settings
 from candapt.storage.interruption import SIGNALS
 from candapt.training.loop import Training
 from candapt.training.optimizers import learning_rate_factor
@@ -42,6 +43,14 @@ def noisy(toy: Toy) -> Task:
     task = toy.task
     source = LabeledDomain(NoisySamples(toy.source_x), (), task.source.labels, task.source.classes)
     return Task(source, Domain(NoisySamples(toy.target_x)))
+
+
+def planned_steps(task: Task, settings: Settings) -> int:
+    """Steps of the first round."""
+    training = make_training(task, settings)
+    round = training.describe_round()
+    training.cluster(round)
+    return len(training.method.draws(round, training.state.clusters))
 
 
 class TestDeterminism:
@@ -139,6 +148,28 @@ class TestRounds:
         training = make_training(toy.task, quick_settings(rounds=1, training__steps=None, can__classes=2))
         run(training)
         assert training.state.iteration == 20  # methods.md 1.6: 4 classes x (30 // 3 draws) / 2 classes a step
+
+    def test_the_authors_rule_can_be_cut_short(self, toy: Toy) -> None:
+        whole, third, none = (
+            planned_steps(toy.task, quick_settings(training__steps=None, can__epoch_share=share, can__warmup=0))
+            for share in (1.0, 1 / 3, 0.0)
+        )
+        assert (third, none) == (-(-whole // 3), 1)
+
+    def test_clusters_can_be_of_training_views(self, noisy: Task) -> None:
+        evaluated, drawn = (
+            make_training(noisy, quick_settings(training__clustering_views=views))
+            for views in ("evaluation", "training")
+        )
+        for training in (evaluated, drawn):
+            training.cluster(training.describe_round())
+        assert evaluated.state.clusters is not None
+        assert drawn.state.clusters is not None
+        assert not torch.equal(evaluated.state.clusters.distances, drawn.state.clusters.distances)
+        again = make_training(noisy, quick_settings(training__clustering_views="training"))
+        again.cluster(again.describe_round())
+        assert again.state.clusters is not None
+        assert torch.equal(again.state.clusters.distances, drawn.state.clusters.distances)
 
     def test_outputs_are_computed_once_between_two_steps(self, toy: Toy) -> None:
         training = make_training(toy.task, quick_settings(rounds=1))
