@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, Provenance, record
 from candapt.adaptation import adapt
 from candapt.assessment import compare, train_baseline
 from candapt.console import show_log
@@ -23,6 +23,7 @@ from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.evaluation.alarm import Facts, warnings_from
 from candapt.presets import make_settings
+from candapt.storage.provenance import measured_with
 from candapt.training.callbacks import TrainingBar
 
 TASKS = ("amazon-dslr", "amazon-webcam", "dslr-amazon", "dslr-webcam", "webcam-amazon", "webcam-dslr")
@@ -78,20 +79,21 @@ def main() -> None:
     parser.add_argument("--width", type=int)
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
-    runs = (
-        recorded()
-        if options.again
-        else [
+    provenance: list[Provenance] = [measured_with()]
+    if options.again:
+        runs, provenance = recorded()
+    else:
+        runs = [
             run(case, task, seed, options.rounds, options.width)
             for seed in range(options.seeds)
             for task in options.tasks.split(",")
             for case in CASES
             if case == "good" or seed == 0  # there are three kinds of failure, and all shall weigh about the same
         ]
-    )
     right = {case: [run["right"] for run in runs if run["case"] == case] for case in CASES}
     cases = {case: {"right": sum(values), "of": len(values)} for case, values in right.items()}
-    record("alarm", {"features": "Office-31, ResNet-50", "cases": cases, "runs": runs})
+    content = {"features": "Office-31, ResNet-50", "cases": cases, "runs": runs}
+    record("alarm", {**content, "measured_with": provenance})
 
 
 def run(case: str, task: str, seed: int, rounds: int, width: int | None) -> dict[str, Any]:
@@ -123,10 +125,11 @@ def judged(case: str, facts: Facts) -> dict[str, Any]:
     return {"right": bool(kinds) != (case == "good"), "said": kinds}
 
 
-def recorded() -> list[dict[str, Any]]:
-    """The recorded runs, judged by the present limits."""
-    runs = json.loads((RESULTS / "alarm.json").read_text(encoding="utf-8"))["runs"]
-    return [run | judged(run["case"], Facts(**run["facts"])) for run in runs]
+def recorded() -> tuple[list[dict[str, Any]], list[Provenance]]:
+    """The recorded runs, judged by the present limits, and what they were measured with."""
+    content = json.loads((RESULTS / "alarm.json").read_text(encoding="utf-8"))
+    runs = [run | judged(run["case"], Facts(**run["facts"])) for run in content["runs"]]
+    return runs, content.get("measured_with", [])
 
 
 def read(source: str, target: str, width: int | None) -> Arrays:

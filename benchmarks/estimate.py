@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import record
+from benchmarks.record import distinct, record
+from candapt.benchmark.results import provenance_of_cell
 from candapt.evaluation.estimate import FORMULAS, log_odds
 
 RIDGE = 3.0
@@ -27,7 +28,8 @@ def main() -> None:
     cells = [cell for folder in sys.argv[1:] for cell in read_cells(Path(folder))]
     formulas = {name: report(cells, tuple(formula.weights)) for name, formula in FORMULAS.items()}
     print(json.dumps(formulas, indent=2))
-    record("estimate", {"cells": len(cells), "rounds": "the last and the middle of each cell", "formulas": formulas})
+    content = {"cells": len(cells), "rounds": "the last and the middle of each cell", "formulas": formulas}
+    record("estimate", {**content, "measured_with": distinct([cell["provenance"] for cell in cells])})
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
@@ -38,7 +40,7 @@ def read_cells(folder: Path) -> list[dict[str, Any]]:
         rounds = cell["each_round"]
         for measured in (rounds[-1], rounds[len(rounds) // 2]):
             own = {"target": cell["task"]["target"], "row": cell["row"], "last": measured is rounds[-1]}
-            rows.append(measured | own)
+            rows.append(measured | own | {"provenance": provenance_of_cell(cell)})
     return rows
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks.fuzzing import trial
 from benchmarks.fuzzing.readers import READERS
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, distinct, record
+from candapt.storage.provenance import measured_with
 
 
 def main() -> None:
@@ -29,10 +30,13 @@ def main() -> None:
     options = parser.parse_args()
     results = _recorded()
     for name in options.reader or READERS:
-        results[name] = fuzz_reader(name, options.minutes * 60, options.seed, options.keep)
+        provenance = measured_with()
+        results[name] = fuzz_reader(name, options.minutes * 60, options.seed, options.keep) | {"provenance": provenance}
         print(name, json.dumps(results[name]))
         limits = {"seconds_per_file": trial.SECONDS, "bytes_per_file": trial.MEMORY}
-        record("fuzz", {"limits": limits, "readers": {name: results[name] for name in READERS if name in results}})
+        readers = {name: results[name] for name in READERS if name in results}
+        provenances = distinct([each.get("provenance", {}) for each in readers.values()])
+        record("fuzz", {"limits": limits, "readers": readers, "measured_with": provenances})
 
 
 def _recorded() -> dict[str, Any]:

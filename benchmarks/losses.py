@@ -6,27 +6,18 @@ forward and backward on the same batch, turn by turn, so that whatever else the 
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-if __package__ in (None, ""):  # started as a file: make the package beside this folder importable
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.record import record
 from candapt.losses import contrastive_domain_discrepancy
 
-RESULTS = Path(__file__).resolve().parent / "results" / "losses.json"
 CASES = {
     # name: classes in the batch, samples of each class and domain, width of every layer, classes of the task
     "Office-31, features": (10, 3, (2048,), 31),
@@ -123,13 +114,6 @@ def elapsed(loss: Callable[[], Tensor], inputs: list[Tensor]) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def candapt_version() -> str:
-    try:
-        return version("candapt")
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the contrastive domain discrepancy against a loop over pairs.")
     parser.add_argument("--repetitions", type=int, default=100, help="timed turns of each side (default: 100)")
@@ -144,21 +128,8 @@ def main() -> None:
         ours, loop = (f"{row[f'{side}_ms']:.2f} ({row[f'fastest_{side}_ms']:.2f})" for side in ("ours", "loop"))
         print(f"{name:<44}{ours:>16}{loop:>20}{row['ratio']:>8.1f}")
         rows.append(row)
-    record = {
-        "command": f"python -m benchmarks.losses --repetitions {arguments.repetitions} --threads {arguments.threads}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "candapt": candapt_version(),
-        },
-        "threads": arguments.threads,
-        "load_average": round(os.getloadavg()[0], 1),  # well above 1: the machine was busy with other work
-        "repetitions": arguments.repetitions,
-        "cases": rows,
-    }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(record, indent=2) + "\n")
+    load = round(os.getloadavg()[0], 1)  # well above 1: the machine was busy with other work
+    record("losses", {"load_average": load, "repetitions": arguments.repetitions, "cases": rows})
 
 
 if __name__ == "__main__":

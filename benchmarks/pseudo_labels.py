@@ -10,12 +10,13 @@ import json
 import statistics
 from typing import Any
 
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, distinct, record
 from benchmarks.suites import FEATURES
 from candapt.adaptation import build_method, initial_parts
 from candapt.benchmark.plan import Cell, Plan, make_plan
 from candapt.evaluation.metrics import accuracy
 from candapt.presets import make_settings
+from candapt.storage.provenance import measured_with
 from candapt.training.batches import make_fabric
 from candapt.training.loop import Training
 
@@ -33,7 +34,9 @@ def main() -> None:
         name: {"first_clustering": values, METHOD: row["last"][name]} for name, values in first.items()
     }
     means = {kind: statistics.mean(statistics.mean(task[kind]) for task in tasks.values()) for kind in tasks["A→W"]}
-    record("pseudo_labels", {"seeds": suite["seeds"], "tasks": tasks, "means": means})
+    trained = [suite["measured_with"][place] for made in row["measured_with"].values() for place in made]
+    provenances = distinct([*trained, measured_with()])
+    record("pseudo_labels", {"seeds": suite["seeds"], "tasks": tasks, "means": means, "measured_with": provenances})
 
 
 def first_clustering(plan: Plan, cell: Cell) -> float:

@@ -1,34 +1,33 @@
-"""How a result is recorded: with the command, the versions, the seeds and the date."""
+"""How a result is recorded: with the command, commit, code, versions, processor, threads and date."""
 
 import os
-import sys
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from candapt.storage.files import write_json
+from candapt.storage.provenance import measured_with
 from candapt.storage.runs import versions
 
 RESULTS = Path(__file__).parent / "results"
 
+measured_with()  # reads the commit and the code now: edits during a measurement must not pass for what ran
+
+Provenance = dict[str, Any]  # the entries of `measured_with`
+
 
 def record(name: str, content: dict[str, Any]) -> None:
-    """Write `results/NAME.json`."""
-    entries = {
-        "command": " ".join(["python -m", _module(name), *sys.argv[1:]]),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
-        **content,
-    }
+    """Write `results/NAME.json`.
+
+    Figures that were measured earlier, such as the cells of a benchmark, bring what they were measured with as the
+    entry `measured_with`, a list of provenances; the other entries are then about the process that put them together.
+    """
     RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"{name}.json", entries)
+    write_json(
+        RESULTS / f"{name}.json", {**measured_with(), "cores": os.cpu_count(), "versions": versions(), **content}
+    )
 
 
-def _module(name: str) -> str:
-    """The module that runs; what it records may be called otherwise."""
-    spec = sys.modules["__main__"].__spec__
-    return f"benchmarks.{name}" if spec is None else spec.name
+def distinct(provenances: Sequence[Provenance]) -> list[Provenance]:
+    """Each provenance once, in the order of appearance."""
+    return [each for place, each in enumerate(provenances) if each not in provenances[:place]]

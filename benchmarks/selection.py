@@ -13,7 +13,8 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from benchmarks.record import record
+from benchmarks.record import distinct, record
+from candapt.benchmark.results import provenance_of_cell
 from candapt.evaluation.scores import SCORES, choose_round, merit
 from candapt.settings import LAST
 
@@ -33,6 +34,7 @@ def main() -> None:
         "oracle": mean(max(accuracies(cell)) for cell in cells),
         "source_only": mean(accuracies(cell)[-1] for cell in cells if cell["row"] == BASELINE),
         "rules": rules,
+        "measured_with": distinct([provenance_of_cell(cell) for cell in cells]),
     }
     print(json.dumps(content, indent=2))
     record("selection", content)

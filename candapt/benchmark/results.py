@@ -14,6 +14,7 @@ SPREAD = "sample standard deviation over seeds (divided by n - 1)"
 NUMBER = (int, float)
 
 Stored = dict[str, Any]  # the content of a cell's file
+Provenance = dict[str, Any]  # commit, code, threads, processor, command and date of a cell
 
 
 def are_rounds(value: Any) -> bool:
@@ -34,6 +35,8 @@ def is_complete(content: Stored) -> bool:
         and _has(content.get("chosen"), rule=str)
         and all(_has(each, accuracy=NUMBER) for each in measured)
         and all(_are_numbers(each["class_accuracies"], dict) for each in measured if "class_accuracies" in each)
+        and _has(content.get("provenance", {}))
+        and all(isinstance(each, str | int | None) for each in content.get("provenance", {}).values())
         and are_rounds(content.get("each_round"))
         and bool(content["each_round"])
         and _are_numbers(content.get("oracle_curve"), list)
@@ -49,6 +52,12 @@ def _are_numbers(content: Any, kind: type) -> bool:
     """Whether the content is a list or dictionary, as wanted, of at least one number."""
     values = content.values() if isinstance(content, dict) else content
     return isinstance(content, kind) and bool(content) and all(isinstance(value, NUMBER) for value in values)
+
+
+def provenance_of_cell(content: Stored) -> Provenance:
+    """What a cell was measured with; None for what older versions did not store."""
+    unknown = dict.fromkeys(("commit", "code", "threads", "processor", "command", "date"))
+    return {**unknown, "threads": content["threads"], **content.get("provenance", {})}
 
 
 def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
@@ -69,6 +78,10 @@ def summarize(plan: Plan, stored: Sequence[Stored]) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "networks": _distinct([content["network"] for content in stored]),
         "versions": _distinct([content["versions"] for content in stored]),
+        "measured_with": {  # threads differ with --jobs and are in timing.json, as everything else of each cell
+            name: _distinct([provenance_of_cell(content)[name] for content in stored])
+            for name in ("commit", "code", "processor")
+        },
         "paper": {"label": paper.label, "place": paper.place, "note": paper.note} if paper else None,
         "columns": [*columns, AVERAGE],
         "rows": [_row(plan, row, [pair for pair in cells if pair[0].row == row], columns) for row in plan.rows],
@@ -84,6 +97,7 @@ def timing(stored: Sequence[Stored]) -> dict[str, Any]:
         "cells": [
             {"task": cell["task"]["name"], "row": cell["row"], "seed": cell["settings"]["seed"]}
             | {name: cell[name] for name in ("seconds", "rounds", "threads")}
+            | {"provenance": provenance_of_cell(cell)}
             for cell in stored
         ],
     }

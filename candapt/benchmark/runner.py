@@ -18,7 +18,7 @@ import torch
 from candapt.adaptation import adapt, check_task, initial_parts, prepare
 from candapt.benchmark.examiner import CellCheckpoints, Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
-from candapt.benchmark.results import Stored, is_complete, summarize, timing
+from candapt.benchmark.results import Stored, is_complete, provenance_of_cell, summarize, timing
 from candapt.benchmark.tables import TABLES, benchmark_page
 from candapt.console import SeriesBar, console, counting, show_log
 from candapt.errors import UserError
@@ -30,6 +30,7 @@ from candapt.settings import NetworkSettings, TrainingSettings
 from candapt.storage.files import flatten, plain, write_atomically, write_json
 from candapt.storage.folders import OutputFolder, names_in
 from candapt.storage.interruption import ignore_signals, signals_blocked
+from candapt.storage.provenance import code_digest, measured_with
 from candapt.storage.runs import versions
 from candapt.storage.safe_reading import read_json, shortened
 from candapt.training.batches import make_fabric
@@ -56,6 +57,8 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
     log.info("%d of %d cells are stored already in %s.", len(plan.cells) - len(missing), len(plan.cells), out)
     if any(content["versions"] != versions() for content in stored.values()):
         log.warning("Some cells were made with other versions of candapt or its libraries; the results list them.")
+    elif any(provenance_of_cell(content)["code"] != code_digest() for content in stored.values()):
+        log.warning("Some cells were made with other code of candapt; the results list its digests.")
     if missing and plan.collection.images is not None:
         check_named_weights(missing[0].settings.network)
     with BenchmarkFolder.open(out, resume=out.exists()):
@@ -233,6 +236,7 @@ def _run_and_store(plan: Plan, cell: Cell, out: Path, advance: Advance = lambda 
 
 def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, saved: Path | None = None) -> Stored:
     """Train once, from the checkpoints in the folder `saved` if there are any, and measure after each round."""
+    provenance = measured_with()
     problem, settings, identity = plan.problem(cell), cell.settings, plan.identity(cell)
     task, measured = problem.task, problem.measured
     parts = initial_parts(task, settings)
@@ -249,7 +253,8 @@ def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, s
         "samples": {"source": task.source.size, "target": task.target.size, "measured": len(examiner.truth)},
         "network": {"backbone": parts.settings.backbone, "finetune": parts.settings.finetune},
         "versions": versions(),
-        "threads": torch.get_num_threads(),
+        "threads": provenance["threads"],
+        "provenance": provenance,
         "seconds": round(result.seconds, 2),
         "rounds": len(result.history),
         "stopped": "settled" if result.settled else "last round",
@@ -259,7 +264,10 @@ def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, s
 
 
 def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, Any]:
-    """Write `results.json`, the tables, the page and `timing.json`; only the last one differs from run to run."""
+    """Write `results.json`, the tables, the page and `timing.json`.
+
+    Only the last one differs from run to run of the same code on the same kind of processor.
+    """
     results = summarize(plan, stored)
     write_json(out / "results.json", results)
     write_json(out / "timing.json", timing(stored))

@@ -62,6 +62,9 @@ def notes(results: Results) -> list[str]:
         f"Percent; {spread}; seeds {', '.join(map(str, results['seeds']))}; network: {networks}.",
         "Bold: the best of ours in a column. Target labels were used for these numbers and for nothing else.",
     ]
+    digests = results.get("measured_with", {}).get("code", [])
+    if len(digests) > 1:
+        sentences.append(f"The cells were made by {len(digests)} versions of the code; results.json lists them.")
     if any(row["paper"] for row in results["rows"]):
         paper = results["paper"]
         sentences.append(

@@ -115,10 +115,10 @@ def command_line() -> str:
     name = spec.name if spec is not None else path.parent.name if path.stem == "__main__" else path.stem
     name = name.removesuffix(".__main__")
     words = [name] if name == "candapt" else ["python", "-m", name] if name not in ("", "-c") else ["python"]
-    return shlex.join([*words, *map(_without_machine_paths, arguments)])
+    return shlex.join([*words, *map(without_machine_paths, arguments)])
 
 
-def _without_machine_paths(argument: str) -> str:
+def without_machine_paths(argument: str) -> str:
     """An argument; an absolute path in it is made relative, or cut to its last part if it is far away."""
     flag, equals, path = argument.rpartition("=") if argument.startswith("-") else ("", "", argument)
     if not os.path.isabs(path):

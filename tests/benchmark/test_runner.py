@@ -1,4 +1,5 @@
 import json
+import logging
 import multiprocessing
 import shutil
 import threading
@@ -18,6 +19,7 @@ from candapt.errors import UserError
 from candapt.network.activations import View
 from candapt.network.backbones import build_backbone
 from candapt.settings import ImageChoice
+from candapt.storage.provenance import code_digest, measured_with
 from candapt.training.checkpoint import checkpoints
 from candapt.training.loop import Training
 from tests.benchmark.conftest import Planner, write_images
@@ -61,6 +63,8 @@ def test_every_cell_is_stored_with_what_made_it(planned: Planner, tmp_path: Path
         assert [each["accuracy"] for each in stored["each_round"]] == stored["oracle_curve"]
         assert all({"score_snd", "score_agreement"} <= each.keys() for each in stored["each_round"])
         assert stored["samples"] == {"source": 24, "target": 24, "measured": 24}
+        assert stored["provenance"] == measured_with()
+    assert results["measured_with"]["code"] == [code_digest()]
     assert [row["name"] for row in results["rows"]] == ["source-only", "can"]
     assert json.loads((tmp_path / "out/timing.json").read_text())["cells"][0]["seconds"] > 0
     assert "seconds" not in (tmp_path / "out/results.json").read_text()
@@ -147,6 +151,29 @@ def test_other_settings_are_refused(planned: Planner, tmp_path: Path, monkeypatc
     assert not calls
     assert (tmp_path / "results.json").read_bytes() == before
     run(planned(seeds=(0,), training__workers=1), tmp_path)  # changes no result
+
+
+def test_cells_of_other_code_are_counted(
+    planned: Planner, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of older versions, which store no provenance."""
+    plan = planned(seeds=(0,))
+    run(plan, tmp_path)
+    assert "versions of the code" not in (tmp_path / "results.md").read_text()
+    for cell, provenance in zip(plan.cells, ({"provenance": measured_with() | {"code": "other"}}, {}), strict=False):
+        stored = json.loads(cell.path(tmp_path).read_text())
+        del stored["provenance"]
+        cell.path(tmp_path).write_text(json.dumps(stored | provenance))
+    calls = count_calls(monkeypatch)
+    caplog.set_level("WARNING", "candapt")
+    monkeypatch.setattr(logging.getLogger("candapt"), "propagate", True)
+    results = run(plan, tmp_path)
+    assert not calls
+    assert results["measured_with"]["code"] == ["other", None, code_digest()]
+    assert "made by 3 versions of the code" in (tmp_path / "results.md").read_text()
+    assert "other code of candapt" in caplog.text
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    assert timing["cells"][1]["provenance"]["threads"] == torch.get_num_threads()
 
 
 def test_stored_rounds_are_chosen_from_without_training_again(
