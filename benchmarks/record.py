@@ -1,9 +1,10 @@
 """How a result is recorded: with the command, commit, code, versions, processor, threads and date."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from candapt.storage.files import write_json
 from candapt.storage.provenance import measured_with
@@ -13,6 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 measured_with()  # reads the commit and the code now: edits during a measurement must not pass for what ran
 
+T = TypeVar("T")
 Provenance = dict[str, Any]  # the entries of `measured_with`
 
 
@@ -28,6 +30,17 @@ def record(name: str, content: dict[str, Any]) -> None:
     )
 
 
-def distinct(provenances: Sequence[Provenance]) -> list[Provenance]:
-    """Each provenance once, in the order of appearance."""
-    return [each for place, each in enumerate(provenances) if each not in provenances[:place]]
+def load(name: str) -> dict[str, Any]:
+    """One recorded result."""
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def is_recorded(name: str) -> bool:
+    """Whether there is such a result."""
+    return (RESULTS / f"{name}.json").exists()
+
+
+def distinct(items: Sequence[T]) -> list[T]:
+    """Each item once, in the order of appearance."""
+    return [each for place, each in enumerate(items) if each not in items[:place]]

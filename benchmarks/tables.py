@@ -1,36 +1,82 @@
-"""Write the tables of README and docs from the recorded results: `python -m benchmarks.tables`.
+"""Write the tables and figures of README and docs from the recorded results: `python -m benchmarks.tables`.
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`, where some names are followed by what they are about,
-such as a suite or a method; `--check` only says whether all are up to date.
+such as a suite or a method; names with spaces are quoted. Single figures and claims in sentences are those of
+`benchmarks/claims.py`: the figures are written too, and a claim that the records contradict is an error. `--check`
+writes nothing and says whether everything is up to date.
 """
 
-import json
 import re
+import shlex
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import RESULTS
+from benchmarks.claims import check_claims, fill_figures
+from benchmarks.record import distinct, is_recorded, load
 from candapt.methods import METHODS
+from candapt.storage.provenance import CHANGED
 
 ROOT = Path(__file__).parents[1]
+AVERAGE = "Average"
+
+Result = Mapping[str, Any]  # the content of a recorded file
 
 
-def load(name: str) -> dict[str, Any]:
-    """One recorded result."""
-    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return content
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], source: dict[str, Any] | None = None) -> str:
-    """A Markdown table, and under it the command that measured it."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *sources: Result) -> str:
+    """A Markdown table, and under it how it was measured."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
-    if source is None:
-        return "\n".join(lines)
-    where = f"{source['threads']} thread{'s' * (source['threads'] != 1)}, torch {source['versions']['torch']}"
-    return "\n".join([*lines, "", f"Measured by `{source['command']}` on {source['date']}, {where}."])
+    return "\n".join([*lines, "", caption(sources)] if sources else lines)
+
+
+def caption(sources: Sequence[Result]) -> str:
+    """How a table was measured: command, date, commit, threads, processor, and whether the code was the same."""
+    commands = " and ".join(f"`{command}`" for command in distinct([source["command"] for source in sources]))
+    made = [each for source in sources for each in provenances(source)]
+    dates = sorted({each.get("date") or source["date"] for source in sources for each in provenances(source)})
+    parts = [
+        f"Measured by {commands} on {dates[0]}" + f" to {dates[-1]}" * (len(dates) > 1),
+        *_commits(_values(made, "commit")),
+        _threads(_values(made, "threads")),
+        *_values(made, "processor"),
+        *(f"torch {version}" for version in distinct([source["versions"]["torch"] for source in sources])),
+    ]
+    return ", ".join(parts) + _code([each.get("code") for each in made]) + "."
+
+
+def provenances(source: Result) -> list[dict[str, Any]]:
+    """What the figures of a record were measured with; entries are missing where that was not recorded."""
+    if "measured_with" in source:
+        return source["measured_with"] or [{}]
+    return [{}] if "suite" in source else [dict(source)]  # earlier suites have only the threads of the parent process
+
+
+def _values(made: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """The different values of an entry, without those that are not known."""
+    return distinct([each[name] for each in made if each.get(name) is not None])
+
+
+def _commits(commits: Sequence[str]) -> list[str]:
+    """The commits in short."""
+    short = [commit[:8] + " with uncommitted changes" * commit.endswith(CHANGED) for commit in commits]
+    return [f"commit{'s' * (len(short) > 1)} {' and '.join(short)}"] if short else []
+
+
+def _threads(threads: Sequence[int]) -> str:
+    """The number of threads of one training."""
+    numbers = " or ".join(map(str, sorted(threads)))
+    return f"{numbers} thread{'s' * (numbers != '1')}" if threads else "threads not recorded"
+
+
+def _code(digests: Sequence[str | None]) -> str:
+    """A remark on the code, unless it is known and the same for all."""
+    known = {digest for digest in digests if digest is not None}
+    remarks = [f"cells from {len(known)} versions of the code"] if len(known) > 1 else []
+    if None in digests:
+        remarks.append("code of some cells not recorded" if known else "code not recorded")
+    return "".join(f"; {remark}" for remark in remarks)
 
 
 def demo() -> str:
@@ -100,18 +146,60 @@ def throughput() -> str:
     return table([*head, "source cross-entropy, by round", "oracle accuracy, by round"], rows, result)
 
 
-def suite(name: str, *only: str) -> str:
+def suite(name: str, *words: str) -> str:
     """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets.
 
     Args:
         name: of the suite.
-        only: rows to show; by default all.
+        words: rows to show, by default all, and with `columns=A→W,D→A` the tasks to show and average. A row of another
+            recorded suite is RECORD:ROW, and `ROW as NAME` shows a row under another name.
     """
     result = load(f"suite-{name}")
-    shown = [row for row in result["rows"] if not only or row["name"] in only]
-    best = {column: max(statistics.mean(row["last"][column]) for row in shown) for column in result["columns"]}
-    rows = [[row["name"], *(_figure(row, column, best[column]) for column in result["columns"])] for row in shown]
-    return table([_title(result), *result["columns"]], rows, result)
+    wanted = [word for word in words if not word.startswith("columns=")]
+    columns = [part for word in words if word.startswith("columns=") for part in word[len("columns=") :].split(",")]
+    views = [view(name, word, columns) for word in wanted or [row["name"] for row in result["rows"]]]
+    shown = [*(columns or result["columns"][:-1]), AVERAGE]
+    best = {column: max(statistics.mean(each["last"][column]) for each in views) for column in shown}
+    rows = [[each["name"], *(_figure(each, column, best[column]) for column in shown)] for each in views]
+    return table([_title(result), *shown], rows, *sources_of(views))
+
+
+def view(name: str, word: str, columns: Sequence[str] = ()) -> dict[str, Any]:
+    """One row of a suite with its record; the average is over the given columns, by default as it is recorded."""
+    place, _, label = word.partition(" as ")
+    record, _, row_name = place.rpartition(":")
+    result = load(f"suite-{record or name}")
+    row = next(row for row in result["rows"] if row["name"] == row_name)
+    content: dict[str, Any] = {
+        **row,
+        "name": label or row_name,
+        "source": result,
+        "columns": columns or result["columns"],
+    }
+    if columns:
+        values = zip(*(row["last"][column] for column in columns), strict=True)
+        content["last"] = row["last"] | {AVERAGE: [statistics.fmean(of_seed) for of_seed in values]}
+        paper = {column: row["paper"][column] for column in columns if column in row["paper"]}
+        content["paper"] = paper | ({AVERAGE: statistics.fmean(paper.values())} if len(paper) == len(columns) else {})
+    return content
+
+
+def sources_of(views: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records of these rows, each with the provenances of the cells that are shown of it."""
+    sources = []
+    for result in distinct([each["source"] for each in views]):
+        if "measured_with" in result:
+            shown = [places for each in views if each["source"] == result for places in _cells_of(each)]
+            made = [result["measured_with"][place] for places in shown for place in places]
+            result = result | {"measured_with": distinct(made)}
+        sources.append(result)
+    return sources
+
+
+def _cells_of(row: Mapping[str, Any]) -> list[list[int]]:
+    """The provenances of a row's cells, of each task that is shown; a suite may have classes for columns."""
+    made: dict[str, list[int]] = row["measured_with"]
+    return [made[column] for column in row["columns"] if column in made] or list(made.values())
 
 
 def times(name: str) -> str:
@@ -143,16 +231,18 @@ def _figure(row: dict[str, Any], column: str, best: float) -> str:
 
 def method(name: str) -> str:
     """What one method reached in each suite beside source-only and CAN."""
-    shown = list(dict.fromkeys(["source-only", name, "can"]))
     parts: dict[str, str] = {}
-    for result in (load(f"suite-{each}") for each in SUITES if (RESULTS / f"suite-{each}.json").exists()):
+    for suite_name in filter(lambda each: is_recorded(f"suite-{each}"), SUITES):
+        result = load(f"suite-{suite_name}")
+        names = [row["name"] for row in result["rows"] if row["name"] in ("source-only", name, "can")]
+        if name not in names or result["title"] in parts:
+            continue
+        views = [view(suite_name, each) for each in names]
         rows = [
-            [row["name"], *(f"{100 * statistics.mean(row['last'][column]):.1f}" for column in result["columns"])]
-            for row in result["rows"]
-            if row["name"] in shown
+            [each["name"], *(f"{100 * statistics.mean(each['last'][column]):.1f}" for column in result["columns"])]
+            for each in views
         ]
-        if any(row[0] == name for row in rows) and result["title"] not in parts:
-            parts[result["title"]] = table([_title(result), *result["columns"]], rows, result)
+        parts[result["title"]] = table([_title(result), *result["columns"]], rows, *sources_of(views))
     return "\n\n".join(parts.values())
 
 
@@ -325,25 +415,32 @@ TABLES: dict[str, Callable[..., str]] = {
 
 
 def fill(text: str) -> str:
-    """The text with every table written anew."""
+    """The text with every table and figure written anew."""
 
     def written(match: re.Match[str]) -> str:
-        name, *about = match[1].split()
+        name, *about = shlex.split(match[1])
         return f"<!-- table {match[1]} -->\n{TABLES[name](*about)}\n<!-- end -->"
 
-    return re.sub(r"<!-- table ([\w -]+) -->\n.*?<!-- end -->", written, text, flags=re.DOTALL)
+    return fill_figures(re.sub(r"<!-- table ([^\n]+?) -->\n.*?<!-- end -->", written, text, flags=re.DOTALL))
+
+
+def pages() -> list[Path]:
+    """The pages that have tables, figures or claims."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> int:
-    stale = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = page.read_text(encoding="utf-8")
+    stale, wrong = [], []
+    for page in pages():
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
         if (new := fill(text)) != text:
-            stale.append(page.relative_to(ROOT).as_posix())
+            stale.append(name)
             if "--check" not in sys.argv:
                 page.write_text(new, encoding="utf-8")
+        wrong += [f"{name}: {problem}" for problem in check_claims(new)]
     print(f"{'Stale' if '--check' in sys.argv else 'Written'}: {', '.join(stale) or 'none'}")
-    return int(bool(stale) and "--check" in sys.argv)
+    print("\n".join(wrong) or "All claims hold.")
+    return int(bool(wrong) or (bool(stale) and "--check" in sys.argv))
 
 
 if __name__ == "__main__":
