@@ -23,22 +23,21 @@ METHODS = ("source-only", "can")
 
 def main() -> None:
     show_log()
-    shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
-    with np.load(shared / "data" / "office31-resnet50-features.npz") as file, tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for domain in ("amazon", "webcam"):
-            np.savez(folder / f"{domain}.npz", x=file[f"{domain}_x"], y=file[f"{domain}_y"], classes=file["classes"])
-        runs = [run(folder, method, seed) for method in METHODS for seed in SEEDS]
+    runs = [run(method, seed) for method in METHODS for seed in SEEDS]
     record("features", {"task": "Office-31 amazon → webcam, ResNet-50 features", "runs": runs})
 
 
-def run(folder: Path, method: str, seed: int) -> dict[str, Any]:
+def run(method: str, seed: int) -> dict[str, Any]:
     """One run; its accuracy is read from what is marked oracle."""
-    source, target = folder / "amazon.npz", folder / "webcam.npz"
-    out = folder / f"{method}-{seed}"
-    settings = make_settings(method, seed=seed)
-    adapt.run(AdaptOptions(source, target, settings, target_labels=target, baseline=False, out=out))
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
+    with np.load(shared / "data" / "office31-resnet50-features.npz") as file, tempfile.TemporaryDirectory() as name:
+        source, target, out = (Path(name, part) for part in ("amazon.npz", "webcam.npz", "run"))
+        for path in (source, target):
+            arrays = {part: file[f"{path.stem}_{part}"] for part in "xy"}
+            np.savez(path, **arrays, classes=file["classes"])
+        settings = make_settings(method, seed=seed)
+        adapt.run(AdaptOptions(source, target, settings, target_labels=target, baseline=False, out=out))
+        summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     figures = {key: summary[key] for key in ("rounds", "seconds")}
     return {"method": method, "seed": seed, "accuracy": summary["oracle"]["accuracy"], **figures}
 

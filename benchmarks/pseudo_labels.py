@@ -8,6 +8,7 @@ that CANDAPT_SHARED names.
 
 import json
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.record import RESULTS, distinct, record
@@ -26,7 +27,7 @@ METHOD = "pseudo-fixed"
 def main() -> None:
     suite = json.loads((RESULTS / "suite-office31.json").read_text(encoding="utf-8"))
     (row,) = (row for row in suite["rows"] if row["name"] == METHOD)
-    plan = make_plan("office31", FEATURES, {METHOD: make_settings(METHOD)}, seeds=suite["seeds"])
+    plan = plan_for(suite["seeds"])
     first: dict[str, list[float]] = {task.name: [] for task in plan.tasks}
     for cell in plan.cells:
         first[cell.task.name].append(first_clustering(plan, cell))
@@ -37,6 +38,11 @@ def main() -> None:
     trained = [suite["measured_with"][place] for made in row["measured_with"].values() for place in made]
     provenances = distinct([*trained, measured_with()])
     record("pseudo_labels", {"seeds": suite["seeds"], "tasks": tasks, "means": means, "measured_with": provenances})
+
+
+def plan_for(seeds: Sequence[int]) -> Plan:
+    """The trainings whose first clustering is measured."""
+    return make_plan("office31", FEATURES, {METHOD: make_settings(METHOD)}, seeds=seeds)
 
 
 def first_clustering(plan: Plan, cell: Cell) -> float:

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,20 @@ DATA: dict[str, Path | None] = {
 SEEDS, JOBS = "0,1,2", "2"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, settings = read_arguments(arguments)
+    for suite in options.suites or DATA:
+        name = options.name or suite
+        out = options.out / name
+        words = benchmark_words(suite, options, settings)
+        if code := candapt([*words, "--jobs", options.jobs, "--out", str(out)]):
+            return code
+        record(f"suite-{name}", {"command": command(suite, options, settings), **compact(out)})
+    return 0
+
+
+def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and the flags for `candapt benchmark`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"Of {', '.join(DATA)}.")
     parser.add_argument("--methods", help="By default all of the suite.")
@@ -43,17 +57,14 @@ def main() -> int:
     parser.add_argument("--jobs", default=JOBS)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--name", help="Of its folder and, as suite-NAME, of what is recorded; by default the suite's.")
-    options, settings = parser.parse_known_args()
-    for suite in options.suites or DATA:
-        name, data = options.name or suite, options.data or DATA[suite]
-        out = options.out / name
-        words = ["benchmark", suite, *(["--data", data] if data else []), "--seeds", options.seeds]
-        words += ["--methods", options.methods] if options.methods else []
-        words += settings
-        if code := candapt([str(word) for word in (*words, "--jobs", options.jobs, "--out", out)]):
-            return code
-        record(f"suite-{name}", {"command": command(suite, options, settings), **compact(out)})
-    return 0
+    return parser.parse_known_args(arguments)
+
+
+def benchmark_words(suite: str, options: argparse.Namespace, settings: Sequence[str]) -> list[str]:
+    """What `candapt` is called with, but for the processes and the folder."""
+    data = options.data or DATA[suite]
+    words = ["benchmark", suite, *(["--data", str(data)] if data else []), "--seeds", options.seeds]
+    return [*words, *(["--methods", options.methods] if options.methods else []), *settings]
 
 
 def command(suite: str, options: argparse.Namespace, settings: list[str]) -> str:
@@ -76,6 +87,7 @@ def compact(out: Path) -> dict[str, Any]:
         made[cell["row"]].setdefault(cell["task"], []).append(provenances.index(cell["provenance"]))
     return {
         "measured_with": provenances,
+        "cell_versions": results["versions"],
         **{name: results[name] for name in ("suite", "title", "protocol", "seeds", "networks", "columns", "rule")},
         "rows": [
             {

@@ -56,12 +56,17 @@ class BenchmarkOptions:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
+    options, plan = read_arguments(arguments)
+    run(plan, options.out or Path(), jobs=options.jobs)
+
+
+def read_arguments(arguments: Sequence[str]) -> tuple[BenchmarkOptions, Plan]:
+    """Options and plan of a command line."""
     choices = {"suite": ", ".join(SUITES), "methods": ", ".join(METHODS)}
     own = with_inputs(flags_of(BenchmarkOptions), choices)
     parser = Parser("benchmark", [*own, *setting_flags()])
     given = parser.parse(arguments)
-    options, plan = parse(parser, given, read_config(given.values.get("config")))
-    run(plan, options.out or Path(), jobs=options.jobs)
+    return parse(parser, given, read_config(given.values.get("config")))
 
 
 def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[BenchmarkOptions, Plan]:
