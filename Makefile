@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow check format hooks benchmark wheel clean
+.PHONY: demo test test-slow check format hooks benchmark verify wheel clean
 
 # The constraints pin the tested versions; without them pip would fetch a CUDA build of torch.
 $(READY): pyproject.toml constraints.txt
@@ -35,13 +35,20 @@ format: $(READY)
 hooks: $(READY)
 	$(BIN)/pre-commit install
 
+# Measures again what takes minutes: the loss, start-up, the demonstration and, with the data sets, features, embed and
+# report. Then writes all tables. The suites take hours: `python -m benchmarks.suites`.
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.demo
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.features; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.embed; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.report; fi
 	$(BIN)/python -m benchmarks.tables
+
+# Trains one random cell of every recorded table again and compares.
+verify: $(READY)
+	$(BIN)/python -m benchmarks.verify
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

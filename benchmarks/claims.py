@@ -212,7 +212,9 @@ def fill_figures(text: str) -> str:
 def check_claims(text: str) -> list[str]:
     """What is wrong with the claims of a page: those that the records contradict, and those that cannot be read."""
     problems = [
-        f"a figure may not begin a line: {line}" for line in text.splitlines() if line.startswith("<!-- figure")
+        f"a figure may not begin a line: {line}"
+        for line in text.splitlines()
+        if line.lstrip().startswith("<!-- figure")
     ]
     for claim in re.findall(r"<!-- claim\s+(.*?)\s*-->", text, flags=re.DOTALL):
         try:
@@ -224,10 +226,11 @@ def check_claims(text: str) -> list[str]:
 
 def unmarked(text: str) -> list[str]:
     """Sentences that look like a measured comparison but are neither computed nor claims; table cells count too."""
-    for computed in (r"<!-- table .*?<!-- end -->", r"^```.*?^```", r"<!-- figure [^\n]*?<!-- end -->", r"`[^`\n]*`"):
-        text = re.sub(computed, "", text, flags=re.DOTALL | re.MULTILINE)
-    paragraphs = [part for part in re.split(r"\n\s*\n", text) if "<!-- claim" not in part]
-    return [found[0] for part in paragraphs for found in MEASURED.finditer(" ".join(part.split()))]
+    for outside in (r"<!-- table .*?<!-- end -->", r"^```.*?^```", r"`[^`\n]*`"):
+        text = re.sub(outside, "", text, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if "<!-- claim" not in part]
+    sentences = [each for part in paragraphs for each in re.split(r"(?<=[.;:!?|]) ", part) if "<!-- figure" not in each]
+    return [sentence for sentence in sentences if MEASURED.search(sentence)]
 
 
 _COUNT = r"(?:\d[\d.,]*|an?|half an?|one|two|three|four|five|six|seven|eight|nine|ten)"

@@ -151,8 +151,8 @@ def suite(name: str, *words: str) -> str:
 
     Args:
         name: of the suite.
-        words: rows to show, by default all, and with `columns=A→W,D→A` the tasks to show and average. A row of another
-            recorded suite is RECORD:ROW, and `ROW as NAME` shows a row under another name.
+        words: rows to show in this order, by default all, and with `columns=A→W,D→A` the tasks to show and average. A
+            row of another recorded suite is RECORD:ROW, and `ROW as NAME` shows a row under another name.
     """
     result = load(f"suite-{name}")
     wanted = [word for word in words if not word.startswith("columns=")]

@@ -102,6 +102,7 @@ def test_claims_that_do_not_hold_or_make_no_sense(claim: str) -> None:
 
 def test_a_figure_may_not_begin_a_line() -> None:
     assert check_claims("The mean is\n<!-- figure mean made:can -->1<!-- end -->.") != []
+    assert check_claims("* The mean is\n  <!-- figure mean made:can -->1<!-- end -->.") != []
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,9 @@ def test_comparisons_without_a_record_are_found(sentence: str) -> None:
     assert unmarked(f"First words.\n\n{sentence}\n")
     assert not unmarked(f"First words.\n\n<!-- claim a > b -->\n{sentence}\n")
     assert not unmarked(f"```\n{sentence}\n```\n")
+    assert unmarked(f"The mean is <!-- figure mean made:can -->1<!-- end -->. {sentence}\n") == [sentence]
+
+
+def test_sentences_that_only_look_like_it_pass() -> None:
+    assert not unmarked("It gains <!-- figure difference made:can made:mcc -->+1.0<!-- end --> points over MCC.")
+    assert not unmarked("New layers learn at ten times the rate. Set `--share 95 %`. Check target points on the map.")
