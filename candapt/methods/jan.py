@@ -16,11 +16,12 @@ class JANSettings:
     """JAN's own settings."""
 
     weight: float = setting(0.3, search=Range(0.03, 3, log=True))
-    """Weight of the joint discrepancy beside the source cross-entropy, once it is at full strength."""
+    """Weight of the joint discrepancy, relative to the source cross-entropy; the authors' for ResNet-50."""
     estimator: Estimator = "unbiased"
     """Average the kernel over pairs of distinct samples, over all pairs (biased), or over neighbors only (linear)."""
-    ramp: float | None = 10.0
-    """How fast the weight rises from 0: 2 / (1 + exp(-ramp·p)) - 1 at progress p (the paper); null: at once."""
+    ramp: float | None = None
+    """How fast the weight rises from 0: 2 / (1 + exp(-ramp·p)) - 1 at progress p, 10 in the paper's text; null: full
+    weight from the start, as in all releases."""
 
 
 class JAN(Method):

@@ -12,13 +12,19 @@ from candapt.network.modules import HeadPair, dropout_head
 from candapt.network.network import Network
 from candapt.settings import Range, setting
 
+AUTHORS_CLASSES = 12  # the most that the authors trained on, with weight 1
+CLASSES_PER_WEIGHT = 3  # tllib: 10 for 31 classes, 30 for 65, 120 for 345
+
 
 @dataclass(frozen=True)
 class MCDSettings:
     """MCD's own settings."""
 
     weight: float = setting(1.0, search=Range(0.1, 10, log=True))
-    """Weight of the disagreement, a mean over samples and classes that shrinks with the number of classes."""
+    """Weight of the disagreement, a mean over samples and classes."""
+    by_classes: bool = True
+    """With more than 12 classes, multiply the weight by a third of their number, as tllib does (10 for Office-31): the
+    mean over classes shrinks with it. The authors' weight is 1 for 10 and 12 classes."""
     balance: float = 0.01
     """Weight of the term that keeps the classes of the target balanced, as in the paper's runs on objects."""
     agreements: int = setting(4, low=0, search=Range(1, 6, whole=True))
@@ -58,7 +64,7 @@ class MCD(Method):
             target, *source = self.features(batch, *(["target"] if phase.name == "agree" else ["target", "source"]))
         heads = cast(HeadPair, self.network.head)
         pair = heads.both(target)
-        disagreement = self.settings.weight * absolute_disagreement(*pair)
+        disagreement = self.weight * absolute_disagreement(*pair)
         if phase.name == "agree":
             return {"disagreement": disagreement}
 
@@ -70,3 +76,10 @@ class MCD(Method):
         if phase.name == "disagree":
             losses["opposition"] = -disagreement
         return losses
+
+    @property
+    def weight(self) -> float:
+        """The weight of the disagreement for the task's number of classes."""
+        settings, classes = self.settings, self.network.num_classes
+        scaled = settings.by_classes and classes > AUTHORS_CLASSES
+        return settings.weight * (classes / CLASSES_PER_WEIGHT if scaled else 1)

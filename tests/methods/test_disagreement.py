@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from candapt.data.domains import Side
 from candapt.methods.base import Method
+from candapt.methods.mcd import MCD, MCDSettings
 from candapt.network.batchnorm import DomainBatchNorm
+from candapt.network.network import Network
 from tests.methods.rotated import adapted, begin, gradients, short_settings, small_batch, tiny
 
 
@@ -60,6 +62,16 @@ class TestMCD:
                 torch.testing.assert_close(losses[name], value)
         assert in_phase(method, 2).keys() == {"disagreement"}
         torch.testing.assert_close(in_phase(method, 2)["disagreement"], disagreement)
+
+    @pytest.mark.parametrize(
+        ("classes", "by_classes", "weight"), [(12, True, 2.0), (31, True, 2 * 31 / 3), (31, False, 2.0)]
+    )
+    def test_the_weight_grows_with_many_classes(self, classes: int, by_classes: bool, weight: float) -> None:
+        network = Network(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), 4, classes)
+        method = MCD(network, MCDSettings(weight=2.0, by_classes=by_classes)).eval()
+        first, second = method.network.head.both(method.features(small_batch(), "target")[0])
+        expected = weight * (first.softmax(1) - second.softmax(1)).abs().sum() / (6 * classes)
+        torch.testing.assert_close(in_phase(method, 2)["disagreement"], expected)
 
     def test_the_balance_can_be_left_out(self) -> None:
         assert in_phase(tiny("mcd", balance=0.0), 0).keys() == {"classification"}
