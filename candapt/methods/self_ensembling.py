@@ -16,6 +16,9 @@ from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Network
 from candapt.settings import Range, setting
 
+FEATURE_NOISE = 0.6  # spread of strong views by that of images in ResNet-50 features: benchmarks/view_noise.py
+PIXEL_NOISE = 0.1  # the authors' for small images
+
 
 @dataclass(frozen=True)
 class SelfEnsemblingSettings:
@@ -35,9 +38,9 @@ class SelfEnsemblingSettings:
     """Decay of the moving average: share of the teacher's weights that stays at each step."""
     dropout: float = 0.5
     """Dropout on the features, drawn apart for student and teacher, as in the authors' network."""
-    noise: float = 0.1
-    """Gaussian noise on the target samples, relative to their spread and drawn apart for student and teacher: with it
-    the two see different views even of samples that are not augmented, such as feature vectors."""
+    noise: float | None = setting(None, low=0)
+    """Gaussian noise on the target samples, relative to their standard deviation and drawn separately for student and
+    teacher. null: 0.6 of each feature's own for feature vectors, as much as strong views of images differ; else 0.1."""
 
 
 class SelfEnsembling(Method):
@@ -78,8 +81,11 @@ class SelfEnsembling(Method):
         }
 
     def noisy(self, x: Tensor) -> Tensor:
-        """The samples with noise in proportion to their standard deviation."""
-        return x + self.settings.noise * x.std() * torch.randn_like(x) if self.settings.noise else x
+        """The samples with noise in proportion to their standard deviation; features have one each."""
+        vectors, noise = x.dim() == 2, self.settings.noise
+        if noise is None:
+            noise = FEATURE_NOISE if vectors else PIXEL_NOISE
+        return x + noise * (x.std(0) if vectors else x.std()) * torch.randn_like(x) if noise else x
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -77,8 +77,8 @@ def test_the_teacher_knows_the_statistics_of_both_domains() -> None:
         teacher, student = (
             net.backbone.input_norm.norms[side].running_mean for net in (method.network, method.student)
         )
-        assert torch.allclose(teacher, student, atol=0.02)
-        assert teacher.abs().max() > 0.05
+        assert torch.allclose(teacher, student, atol=0.03)  # they see different noise
+        assert teacher.abs().max() > 0.15
 
 
 def test_the_target_is_read_twice() -> None:
@@ -88,11 +88,17 @@ def test_the_target_is_read_twice() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_noise_is_in_proportion_to_the_samples(noise: float) -> None:
-    method, x = tiny("self-ensembling", noise=noise), 30 * torch.randn(200, 50)
+def test_noise_is_in_proportion_to_the_spread_of_each_feature(noise: float) -> None:
+    method, x = tiny("self-ensembling", noise=noise), torch.logspace(-2, 2, 20) * torch.randn(2000, 20)
     first, second = method.noisy(x), method.noisy(x)
     assert torch.equal(first, second) is (noise == 0)
-    assert (first - x).std().item() == pytest.approx(noise * x.std().item(), rel=0.02)
+    torch.testing.assert_close((first - x).std(0), noise * x.std(0), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize(("shape", "noise"), [((2000, 50), 0.6), ((50, 3, 20, 20), 0.1)])
+def test_vectors_have_more_noise_than_images_by_default(shape: tuple[int, ...], noise: float) -> None:
+    method, x = tiny("self-ensembling"), 30 * torch.randn(shape)
+    assert (method.noisy(x) - x).std().item() == pytest.approx(noise * x.std().item(), rel=0.02)
 
 
 def test_dropout_differs_between_student_and_teacher() -> None:
