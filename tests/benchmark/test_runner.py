@@ -300,20 +300,26 @@ def test_a_frozen_backbone_processes_each_image_once(
     assert len(made) == 6
 
 
-def test_a_worker_that_is_killed_costs_only_what_it_was_at(planned: Planner, tmp_path: Path) -> None:
-    plan = planned(tasks=("A→W",), rounds=10**6, training__settled=0)  # until it is killed
+def test_a_worker_that_is_killed_costs_only_what_it_was_at(features: Path, tmp_path: Path) -> None:
+    endless = quick_settings("can", rounds=10**6, training__steps=2, training__settled=0)  # until it is killed
+    settings = {"source-only": quick_settings("source-only", rounds=1, training__steps=2), "can": endless}
+    plan = make_plan("office31", features, settings, seeds=(0, 1), tasks=("A→W",))
+    short = [cell.path(tmp_path / "out") for cell in plan.cells if cell.settings.method == "source-only"]
+    assert len(short) == 2
 
     def kill() -> None:
-        while not (workers := multiprocessing.active_children()):
-            time.sleep(0.1)
-        time.sleep(5)  # it has begun by then, and listens
-        workers[0].kill()
+        deadline = time.monotonic() + 120
+        while not all(path.exists() for path in short) and time.monotonic() < deadline:
+            time.sleep(0.02)  # until both workers can only be at an endless cell
+        multiprocessing.active_children()[0].kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(UserError, match="was killed, perhaps because memory ran out: use fewer --jobs"):
         run(plan, tmp_path / "out", jobs=2)
     killer.join()
+    assert all(json.loads(path.read_text())["rounds"] == 1 for path in short)
+    assert len(list((tmp_path / "out").rglob("seed-*.json"))) == 2
     deadline = time.monotonic() + 120  # one that still starts does so first, which takes long on a busy machine
     while multiprocessing.active_children() and time.monotonic() < deadline:
         time.sleep(0.1)  # and not join(): the pool's own thread may reap it at the same moment, which join() takes ill

@@ -35,7 +35,7 @@ FOR_SHORT: dict[str, dict[str, Any]] = {
 
 
 @cache
-def make_rotated(*, samples: int = 40, width: int = 16, angle: float = 0.6) -> Toy:
+def make_rotated(*, samples: int = 40, width: int = 16, angle: float = 0.9) -> Toy:
     """Three classes; in the target all pairs of coordinates are turned by the angle and the origin is elsewhere."""
     random = np.random.default_rng(0)
     centers = 1.5 * random.normal(size=(3, width))
@@ -55,9 +55,14 @@ def short_settings(method: str, **changes: Any) -> Settings:
 
 
 @cache
-def adapted(method: str) -> Result:
+def adapted(method: str, **changes: Any) -> Result:
     """The method trained on the rotated task; done once for all tests."""
-    return adapt(make_rotated().task, short_settings(method))
+    return adapt(make_rotated().task, short_settings(method, **changes))
+
+
+def accuracy(method: str, **changes: Any) -> float:
+    """Share of the target that the trained method predicts right."""
+    return float((adapted(method, **changes).predictions.labels.numpy() == make_rotated().target_y).mean())
 
 
 def begin(settings: Settings) -> Training:

@@ -20,15 +20,11 @@ from candapt.settings import Settings
 from candapt.training.batches import read_batches
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
 from candapt.training.loop import Training
-from tests.methods.rotated import adapted, begin, make_rotated, short_settings
+from tests.methods.rotated import accuracy, adapted, begin, make_rotated, short_settings
 from tests.toy import Hooks, make_toy, quick_settings
 
 every = pytest.mark.parametrize("method", METHODS)
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
-
-
-def accuracy(method: str) -> float:
-    return float((adapted(method).predictions.labels.numpy() == make_rotated().target_y).mean())
 
 
 @every

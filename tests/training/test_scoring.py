@@ -140,38 +140,48 @@ def test_facts_of_a_later_round() -> None:
     facts = cluster_facts(NOW, BEFORE)
     assert facts["label_change"] == 0.25  # one of four, kept or not
     assert facts["center_shift"] == pytest.approx(0.5)  # one stays, one turns around: mean of 0 and 1
+    assert facts["kept_change"] == 0.5  # two of four are dropped
 
 
 def test_a_method_without_clusters_has_no_facts() -> None:
     assert cluster_facts(None, None) == {}
 
 
-@pytest.mark.parametrize(
-    ("last", "expected"),
-    [
-        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}, True),
-        ({"label_change": 0.0009, "center_shift": 0.0009, "kept_change": 0.0009}, True),
-        ({"label_change": 0.001, "center_shift": 0.0, "kept_change": 0.0}, False),
-        ({"label_change": 0.0, "center_shift": 0.001, "kept_change": 0.0}, False),
-        ({"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.04}, False),
-        ({}, False),  # the first round, or a method without clusters
-    ],
-)
-def test_both_labels_and_centers_must_rest(last: dict[str, float], expected: bool) -> None:
-    earlier = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
-    assert has_settled([earlier, last], 0.001) is expected
+QUIET = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
+CHANGES = tuple(QUIET)
 
 
-def test_nothing_done_is_not_has_settled() -> None:
+def test_two_quiet_rounds_have_settled_and_one_has_not() -> None:
+    loud = dict.fromkeys(CHANGES, 0.5)
+    assert has_settled([QUIET, QUIET], 0.001)
+    assert has_settled([loud, QUIET, QUIET], 0.001)  # only the last ones count
     assert not has_settled([], 0.001)
+    assert not has_settled([QUIET], 0.001)
+    assert not has_settled([QUIET, QUIET, loud], 0.001)
+    assert not has_settled([QUIET, loud, QUIET], 0.001)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("place", [0, 1])
+def test_labels_centers_and_kept_samples_must_all_rest_in_both_rounds(change: str, place: int) -> None:
+    def history(value: float) -> list[dict[str, float]]:
+        return [QUIET | ({change: value} if place == number else {}) for number in range(2)]
+
+    assert has_settled(history(0.00099), 0.001)
+    assert not has_settled(history(0.001), 0.001)
+    unknown = history(0.0)
+    del unknown[place][change]  # as in the first round, and for a method without clusters
+    assert not has_settled(unknown, 0.001)
 
 
 def test_zero_never_stops() -> None:
-    assert not has_settled([{"label_change": 0.0, "center_shift": 0.0}], 0)
+    assert not has_settled([QUIET, QUIET], 0)
+    assert has_settled([QUIET, QUIET], 1e-9)
 
 
 def test_a_warm_up_is_not_has_settled() -> None:
-    quiet = {"label_change": 0.0, "center_shift": 0.0, "kept_change": 0.0}
-    assert not has_settled([{**quiet, "warmup": 1}] * 3, 0.001)
-    assert not has_settled([{**quiet, "warmup": 1}, {**quiet, "warmup": 0}], 0.001)
-    assert has_settled([{**quiet, "warmup": 0}] * 2, 0.001)
+    preparing, aligning = QUIET | {"warmup": 1}, QUIET | {"warmup": 0}
+    assert not has_settled([preparing] * 3, 0.001)
+    assert not has_settled([preparing, aligning], 0.001)
+    assert not has_settled([aligning, preparing], 0.001)
+    assert has_settled([preparing, aligning, aligning], 0.001)
