@@ -23,6 +23,7 @@ from candapt.storage.provenance import without_machine_paths
 
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 FEATURES = SHARED / "office31-resnet50-features.npz"
+PACS = SHARED / "pacs-resnet50-features.npz"
 DATA: dict[str, Path | None] = {
     "demo": None,
     "digits": SHARED / "digits",
@@ -30,6 +31,7 @@ DATA: dict[str, Path | None] = {
     "office31-table3": FEATURES,
     "office31-table4": FEATURES,
     "office31-beta": FEATURES,
+    "pacs": PACS,
 }
 """Where the data of each suite is."""
 SEEDS, JOBS = "0,1,2", "2"

@@ -145,7 +145,7 @@ def suite_items(result: dict[str, Any]) -> list[Item]:
         made = result["measured_with"][row["measured_with"][task][place]] if "measured_with" in result else {}
 
         def repeat(cell: Any = cell) -> float:
-            last = run_cell(plan, cell)["last"]
+            last = run_cell(plan, cell)[0]["last"]
             classes = last.get("class_accuracies")
             return statistics.fmean(classes.values()) if classes else float(last["accuracy"])
 

@@ -56,6 +56,10 @@ class Cell:
         """Where its result is stored."""
         return self.saved(out).with_suffix(".json")
 
+    def predictions_path(self, out: Path) -> Path:
+        """Where its predictions are stored."""
+        return self.saved(out).with_suffix(".npz")
+
     def saved(self, out: Path) -> Path:
         """Folder for its checkpoints while it is trained."""
         return out / "cells" / f"{self.task.source}-to-{self.task.target}" / self.row.folder / f"seed-{self.seed}"

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from candapt.adaptation import adapt, check_task, initial_parts, prepare
@@ -23,6 +24,7 @@ from candapt.benchmark.tables import TABLES, benchmark_page
 from candapt.console import SeriesBar, console, counting, show_log
 from candapt.errors import UserError
 from candapt.methods import METHODS
+from candapt.model import Predictions
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import NetworkParts, check_named_weights, decide
 from candapt.report.page import write_page
@@ -225,17 +227,23 @@ def _run_and_store(plan: Plan, cell: Cell, out: Path, advance: Advance = lambda 
     """Run a cell and write its file; a `UserError` is returned rather than raised."""
     path, saved = cell.path(out), cell.saved(out)
     try:
-        stored = run_cell(plan, cell, advance, saved=saved)
+        stored, predictions = run_cell(plan, cell, advance, saved=saved)
     except UserError as error:
         return UserError(str(error))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, stored)
+    write_predictions(cell.predictions_path(out), predictions)
+    write_json(path, stored)  # last: with it the cell is complete
     shutil.rmtree(saved, ignore_errors=True)
     return stored
 
 
-def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, saved: Path | None = None) -> Stored:
-    """Train once, from the checkpoints in the folder `saved` if there are any, and measure after each round."""
+def run_cell(
+    plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, saved: Path | None = None
+) -> tuple[Stored, Predictions]:
+    """Train once, from the checkpoints in the folder `saved` if there are any, and measure after each round.
+
+    Gives the content of the cell's file, and the last predictions for the target.
+    """
     provenance = measured_with()
     problem, settings, identity = plan.problem(cell), cell.settings, plan.identity(cell)
     task, measured = problem.task, problem.measured
@@ -248,7 +256,7 @@ def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, s
     result = adapt(
         task, settings, images=images, callbacks=[examiner], parts=parts, cache=cache, checkpoints=checkpoints
     )
-    return {
+    stored = {
         **identity,
         "samples": {"source": task.source.size, "target": task.target.size, "measured": len(examiner.truth)},
         "network": {"backbone": parts.settings.backbone, "finetune": parts.settings.finetune},
@@ -261,6 +269,17 @@ def run_cell(plan: Plan, cell: Cell, advance: Advance = lambda share: None, *, s
         **examiner.outcome(),
         "chosen": choose(examiner.rounds, settings.select),
     }
+    return stored, result.predictions
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Write what later measurements need of a cell: the probabilities and the cluster of each target sample."""
+    with write_atomically(path) as part, part.open("wb") as file:
+        np.savez_compressed(
+            file,
+            probabilities=predictions.probabilities.numpy(),
+            cluster_labels=predictions.cluster_labels.numpy().astype(np.int32),
+        )
 
 
 def write_results(plan: Plan, stored: Sequence[Stored], out: Path) -> dict[str, Any]:

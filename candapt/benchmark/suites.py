@@ -132,6 +132,12 @@ SUITES: dict[str, Suite] = {
         "the target.",
     ),
     "office31": OFFICE31,
+    "pacs": Suite(
+        "PACS",
+        "a folder with photo, art_painting, cartoon and sketch, or an .npz file with photo_x, photo_y, … and classes",
+        _features_or_folders,
+        _tasks(*(f"{a}→{b}" for a, b in permutations(("photo", "art_painting", "cartoon", "sketch"), 2))),
+    ),
     "office31-table3": replace(
         OFFICE31,
         title="Office-31: without alternating optimization, without class-aware sampling",

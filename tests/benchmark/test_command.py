@@ -40,7 +40,7 @@ def test_presets_and_suites_set_the_whole_family(features: Path, tmp_path: Path)
     arguments = ["--methods", "can-intra,can", "--seeds", "0", "--tasks", "A->W", "--preset", "official", *QUICK]
     assert main(["benchmark", "office31", "--data", str(features), *arguments, "--out", str(tmp_path / "out")]) == 0
     for method in ("can", "can-intra"):
-        stored = json.loads((tmp_path / f"out/cells/amazon-to-webcam/{method}/seed-0.json").read_text())
+        stored = json.loads((tmp_path / f"out/cells/amazon-to-webcam/{method}-official/seed-0.json").read_text())
         assert stored["settings"][method]["divisor"] == "task"
         assert stored["settings"]["training"]["schedule"] == "iteration"
 

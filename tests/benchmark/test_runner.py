@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -242,11 +243,24 @@ def test_labels_stay_out_of_the_training_and_measuring_changes_nothing(
     calls = count_calls(monkeypatch)
     plan = planned(methods=("can",), training__statistics="domain")
     cell = plan.cells[0]
-    stored = run_cell(plan, cell)
+    stored, _ = run_cell(plan, cell)
     assert not isinstance(calls[0].target, LabeledDomain)
     problem = plan.collection.problem("amazon", "webcam", 0)
     unwatched = adaptation.adapt(problem.task, cell.settings).predictions.labels
     assert stored["last"]["accuracy"] == pytest.approx(float((unwatched == problem.truth).double().mean()))
+
+
+def test_predictions_are_stored_beside_a_cell(planned: Planner, tmp_path: Path) -> None:
+    plan = planned(methods=("can",), seeds=(0,))
+    run(plan, tmp_path)
+    for cell in plan.cells:
+        stored = json.loads(cell.path(tmp_path).read_text(encoding="utf-8"))
+        with np.load(cell.predictions_path(tmp_path)) as arrays:
+            predicted = torch.as_tensor(arrays["probabilities"].argmax(1))
+            assert arrays["cluster_labels"].shape == predicted.shape
+        assert stored["last"]["accuracy"] == pytest.approx(
+            float((predicted == plan.problem(cell).truth).double().mean())
+        )
 
 
 def test_digits_are_measured_on_images_that_training_never_saw(tmp_path: Path) -> None:
