@@ -16,8 +16,7 @@ from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.network.network import Network
 from candapt.settings import Range, setting
 
-FEATURE_NOISE = 0.6  # spread of strong views by that of images in ResNet-50 features: benchmarks/view_noise.py
-PIXEL_NOISE = 0.1  # the authors' for small images
+PIXEL_NOISE = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,11 @@ class SelfEnsemblingSettings:
     dropout: float = 0.5
     """Dropout on the features, drawn apart for student and teacher, as in the authors' network."""
     noise: float | None = setting(None, low=0)
-    """Gaussian noise on the target samples, relative to their standard deviation and drawn separately for student and
-    teacher. null: 0.6 of each feature's own for feature vectors, as much as strong views of images differ; else 0.1."""
+    """Gaussian noise on the target samples, relative to their common standard deviation and drawn separately for
+    student and teacher. null: `feature_noise` for feature vectors, 0.1 for images (the authors' for small ones)."""
+    feature_noise: float = setting(0.6, low=0)
+    """The same for feature vectors, relative to the standard deviation of each feature. The default is as far as strong
+    views of images lie apart in the features of a ResNet-50."""
 
 
 class SelfEnsembling(Method):
@@ -81,11 +83,12 @@ class SelfEnsembling(Method):
         }
 
     def noisy(self, x: Tensor) -> Tensor:
-        """The samples with noise in proportion to their standard deviation; features have one each."""
-        vectors, noise = x.dim() == 2, self.settings.noise
-        if noise is None:
-            noise = FEATURE_NOISE if vectors else PIXEL_NOISE
-        return x + noise * (x.std(0) if vectors else x.std()) * torch.randn_like(x) if noise else x
+        """The samples with noise in proportion to their standard deviation, or to that of each feature."""
+        if self.settings.noise is None and x.dim() == 2:
+            scale = self.settings.feature_noise * x.std(0)
+        else:
+            scale = (PIXEL_NOISE if self.settings.noise is None else self.settings.noise) * x.std()
+        return x + scale * torch.randn_like(x) if scale.any() else x
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -88,8 +88,16 @@ def test_the_target_is_read_twice() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_noise_is_in_proportion_to_the_spread_of_each_feature(noise: float) -> None:
-    method, x = tiny("self-ensembling", noise=noise), torch.logspace(-2, 2, 20) * torch.randn(2000, 20)
+def test_noise_is_in_proportion_to_the_samples(noise: float) -> None:
+    method, x = tiny("self-ensembling", noise=noise), 30 * torch.randn(200, 50)
+    first, second = method.noisy(x), method.noisy(x)
+    assert torch.equal(first, second) is (noise == 0)
+    assert (first - x).std().item() == pytest.approx(noise * x.std().item(), rel=0.02)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_noise_is_in_proportion_to_each_feature(noise: float) -> None:
+    method, x = tiny("self-ensembling", feature_noise=noise), torch.logspace(-2, 2, 20) * torch.randn(2000, 20)
     first, second = method.noisy(x), method.noisy(x)
     assert torch.equal(first, second) is (noise == 0)
     torch.testing.assert_close((first - x).std(0), noise * x.std(0), rtol=0.1, atol=0)
