@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
+from candapt.data import sampling
 from candapt.data.sampling import class_aware_batches, random_batches, steps_per_round
 
 fast = settings(derandomize=True, deadline=None, max_examples=40)
@@ -151,6 +152,14 @@ def test_every_subset_of_a_class_is_equally_likely(available: int, samples: int)
     counts = Counter(tuple(sorted(batch.tolist())) for batch, _ in batches)
     assert set(counts) == set(combinations(range(available), samples))
     assert chisquare(list(counts.values())).pvalue > 0.001
+
+
+def test_every_sample_of_a_huge_class_can_be_drawn() -> None:
+    limit = 2**40  # too many for single precision, which would give multiples of a power of two
+    drawn = sampling._distinct_integers(torch.full((4000,), limit), 1, seeded())
+    assert 0 <= int(drawn.min()) < limit / 1000
+    assert limit > int(drawn.max()) > limit - limit / 1000
+    assert chisquare((drawn.flatten() % 8).bincount(minlength=8)).pvalue > 0.001
 
 
 def test_steps_and_domains_are_independent() -> None:

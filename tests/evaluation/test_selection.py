@@ -3,7 +3,17 @@
 import pytest
 
 from candapt.errors import UserError
-from candapt.evaluation.scores import RETIRED, SCORES, check_selection, choose_round
+from candapt.evaluation.scores import (
+    RETIRED,
+    SCORES,
+    Choice,
+    check_score_name,
+    check_selection,
+    choose_round,
+    describe_rule,
+    merit,
+    value_of,
+)
 
 
 def rounds(*values: float | None, name: str = "snd") -> list[dict[str, float]]:
@@ -48,3 +58,38 @@ def test_a_removed_score_names_its_successor(name: str) -> None:
     assert RETIRED[name] in SCORES
     with pytest.raises(UserError, match=f"select is '{name}', a score that was removed: use {RETIRED[name]} instead."):
         check_selection(name)
+
+
+def test_what_can_be_selected() -> None:
+    for name in ("last", *SCORES):
+        check_selection(name)
+
+
+def test_a_name_that_an_option_takes_is_no_removed_one() -> None:
+    check_score_name("kept", "score", ["kept", "snd"])
+    with pytest.raises(
+        UserError, match=r"^score is 'kept', a score that was removed: use neighbor_information instead\.$"
+    ):
+        check_score_name("kept", "score", ["snd"])
+    with pytest.raises(UserError, match=r"^There is no score for score named 'last': choose one of snd\.$"):
+        check_score_name("last", "score", ["snd"])
+
+
+def test_the_merit_of_a_round() -> None:
+    record = {"round": 3, "score_snd": 2.0, "score_dev": 0.5}
+    assert [merit(record, name) for name in ("snd", "dev", "last", "agreement")] == [2.0, -0.5, 3.0, None]
+    assert isinstance(merit(record, "last"), float)
+    assert [value_of(record, name) for name in ("snd", "dev", "agreement")] == [2.0, 0.5, None]
+    assert merit(record | {"warmup": 0}, "snd") == 2.0
+    assert merit(record | {"warmup": 1}, "snd") is merit(record | {"warmup": 1}, "last") is None
+
+
+def test_a_choice_is_described_with_the_round_it_was_made_against() -> None:
+    choice = Choice("snd", 4, 1.5, 7, 1.25, 0.125)
+    last = {"round": 7, "value": 1.25, "differing_predictions": 0.125}
+    assert choice.describe() == {"score": "snd", "round": 4, "value": 1.5, "last": last}
+
+
+def test_the_rule_in_words() -> None:
+    assert describe_rule("last") == "last round"
+    assert describe_rule("neighbor_information") == "best neighbor information"

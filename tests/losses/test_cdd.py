@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from candapt.losses import classwise_mmd, contrastive_domain_discrepancy, shared_classes
+from candapt.losses import cdd, classwise_mmd, contrastive_domain_discrepancy, shared_classes
 from tests.references import discrepancies as reference
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
@@ -285,6 +285,19 @@ def test_it_makes_no_tensor_of_pairs_times_features() -> None:
     assert largest <= 24 * 2000  # the features of both domains together
 
 
+def test_a_batch_of_shared_classes_is_not_copied() -> None:
+    features = torch.ones(4, 3)
+    assert cdd._rows(features, torch.arange(4)) is features
+    assert len(cdd._rows(features, torch.tensor([0, 2]))) == 2
+
+
+def test_everything_is_made_where_the_features_are() -> None:
+    source, target, *labels = batch(counts=((2, 3), (3, 0), (1, 2)))
+    expected = contrastive_domain_discrepancy(source, target, *labels)
+    with torch.device("meta"):  # whatever does not ask for a device ends there, where it has no values
+        assert torch.equal(contrastive_domain_discrepancy(source, target, *labels), expected)
+
+
 # What it refuses
 
 
@@ -306,9 +319,12 @@ def test_it_refuses_what_does_not_fit_together_and_says_why() -> None:
     source = batch()[0]
     assert "source batch is empty" in refused(source=torch.ones(0, 5), source_labels=torch.ones(0).long())
     assert "target batch is empty" in refused(target=torch.ones(0, 5), target_labels=torch.ones(0).long())
-    assert "8 samples, but its labels have shape (7,)" in refused(source_labels=torch.ones(7).long())
-    assert "shape (8, 1)" in refused(target_labels=torch.ones(8, 1).long())
-    assert "labels must be integers, got torch.float32" in refused(source_labels=torch.ones(8))
+    wrong = refused(source_labels=torch.ones(7).long())
+    assert wrong == "The source has 8 samples, but its labels have shape (7,)."
+    wrong = refused(target_labels=torch.ones(8, 1).long())
+    assert wrong == "The target has 8 samples, but its labels have shape (8, 1)."
+    assert refused(source_labels=torch.ones(8)) == "The source labels must be integers, got torch.float32."
+    assert refused(target_labels=torch.ones(8)) == "The target labels must be integers, got torch.float32."
     assert "5 features in the source, 4 in the target" in refused(target=torch.ones(8, 4))
     assert "got 2 and 1" in refused(source=[source, source])
     assert "got 0 and 0" in refused(source=[], target=[])

@@ -1,13 +1,16 @@
 """Distances that stay right far from the origin, and the mixture of Gaussians."""
 
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from math import exp
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candapt.losses import Mixture, gaussian_mixture, squared_distances
+from candapt.losses import Mixture, gaussian_mixture, kernels, squared_distances
 
 quick = settings(derandomize=True, deadline=None, max_examples=30)
 
@@ -55,28 +58,42 @@ def test_derivatives_of_first_and_second_order_agree_with_finite_differences() -
     assert torch.autograd.gradgradcheck(squared_distances, (a,))
 
 
-def test_only_the_side_that_asks_receives_a_gradient() -> None:
-    a, b = random_rows(3, 4), random_rows(2, 4, seed=1).requires_grad_()
+def counted(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any]:
+    """The function, which then also notes that it was called."""
+    return lambda *arguments, **options: calls.append(arguments) or function(*arguments, **options)
+
+
+@pytest.mark.parametrize("asks", [(True, False), (False, True), (True, True)])
+def test_only_the_side_that_asks_receives_a_gradient(asks: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(kernels, "_pull", counted(kernels._pull, made))
+    a, b = random_rows(3, 4).requires_grad_(asks[0]), random_rows(2, 4, seed=1).requires_grad_(asks[1])
     squared_distances(a, b).sum().backward()
-    assert a.grad is None
-    torch.testing.assert_close(b.grad, 2 * (3 * b.detach() - a.sum(0)))
+    assert [x.grad is not None for x in (a, b)] == list(asks)
+    assert len(made) == sum(asks)  # the other one is not even computed
+    for x, y in ((a, b), (b, a)):
+        if x.grad is not None:
+            torch.testing.assert_close(x.grad, 2 * (len(y) * x - y.sum(0)).detach())
 
 
+@pytest.mark.parametrize("n", [6, 40])  # torch takes the shortcut from 26 rows on
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
-def test_a_tight_cluster_far_from_the_origin_keeps_its_distances(offset: float) -> None:
-    a = random_rows(6, 512, dtype=torch.float32) + offset
+def test_a_tight_cluster_far_from_the_origin_keeps_its_distances(offset: float, n: int) -> None:
+    a = random_rows(n, 512, dtype=torch.float32) + offset
     exact = squared_distances(a.double())
     for distances in (squared_distances(a), squared_distances(a, a)):
         torch.testing.assert_close(distances.double(), exact, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
-def test_the_gradient_stays_right_far_from_the_origin(offset: float) -> None:
+def test_the_gradient_stays_right_far_from_the_origin(offset: float, across: bool) -> None:
     a = random_rows(6, 512, dtype=torch.float32) + offset
     weights = random_rows(6, 6, seed=2, dtype=torch.float32)
     gradients = []
     for rows in (a.clone().requires_grad_(), a.double().requires_grad_()):
-        (squared_distances(rows) * weights.to(rows.dtype)).sum().backward()
+        distances = squared_distances(rows, rows.detach().flip(0)) if across else squared_distances(rows)
+        (distances * weights.to(rows.dtype)).sum().backward()
         assert rows.grad is not None
         gradients.append(rows.grad.double())
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-6)
@@ -124,6 +141,24 @@ def test_bandwidths_have_a_floor_each_and_take_no_gradient() -> None:
     assert distance.grad is not None
 
 
+def test_kernels_have_the_precision_of_the_distances() -> None:
+    exact = gaussian_mixture(torch.tensor(3.0, dtype=torch.float64), 0.7)
+    assert exact.item() == pytest.approx(sum(exp(-3 / (0.7 * factor)) for factor in (0.25, 0.5, 1, 2, 4)), rel=1e-14)
+    single = gaussian_mixture(torch.tensor(3.0), torch.tensor(0.7, dtype=torch.float64))
+    assert single.dtype == torch.float32
+
+
+def test_everything_is_made_where_the_features_are() -> None:
+    a = random_rows(3, 4).requires_grad_()
+    with torch.device("meta"):  # whatever does not ask for a device ends there, where it has no values
+        value = gaussian_mixture(squared_distances(a), 2.0) + gaussian_mixture(
+            squared_distances(a, a), a.detach()[:, 0]
+        )
+        (gradient,) = torch.autograd.grad(value.sum(), a)
+    assert value.device == gradient.device == a.device
+    assert gradient.isfinite().all()
+
+
 def test_a_bandwidth_may_have_more_dimensions_than_the_distances() -> None:
     values = gaussian_mixture(torch.ones(3), torch.ones(2, 1))
     assert values.shape == (2, 3)
@@ -135,12 +170,23 @@ def test_a_mixture_without_kernels_or_bandwidth_is_refused(wrong: dict[str, floa
         Mixture(**wrong)  # type: ignore[arg-type]
 
 
+def test_small_ratios_and_bandwidths_are_allowed_and_a_mixture_stays_as_it_is() -> None:
+    mixture = Mixture(kernels=1, ratio=0.5, bandwidth=0.5)
+    assert (mixture.kernels, mixture.ratio, mixture.bandwidth) == (1, 0.5, 0.5)
+    with pytest.raises(FrozenInstanceError):
+        mixture.kernels = 2  # type: ignore[misc]
+
+
 def test_devices_without_pdist_and_double_precision_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
+    results, vectorized = [], []
+    monkeypatch.setattr(torch, "pdist", counted(torch.pdist, vectorized))
+    assert kernels._gradient_dtype(torch.ones(1)) == torch.float64
+    assert kernels._gradient_dtype(torch.ones(1, device="meta")) == torch.float32
     for devices in (("cpu",), ()):
-        monkeypatch.setattr("candapt.losses.kernels.FULL_DEVICES", devices)
+        monkeypatch.setattr(kernels, "FULL_DEVICES", devices)
         a = random_rows(5, 9, dtype=torch.float32).requires_grad_()
         distances = squared_distances(a)
         (gradient,) = torch.autograd.grad(distances.square().sum(), a)
         results.append((distances, gradient))
+        assert len(vectorized) == 1  # by the first one only
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)

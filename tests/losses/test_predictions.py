@@ -1,5 +1,6 @@
 """The losses of the compared methods against plain Python, closed forms and the direction of their gradients."""
 
+import re
 from math import log
 
 import pytest
@@ -82,6 +83,13 @@ def test_reversal_keeps_values_and_turns_the_gradient_around(strength: float) ->
     assert torch.equal(turned, x)
     turned.square().sum().backward()
     torch.testing.assert_close(x.grad, -strength * 2 * x.detach())
+
+
+def test_by_default_the_gradient_keeps_its_length() -> None:
+    x = torch.tensor([1.0, -2.0], requires_grad=True)
+    reverse_gradient(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [-1, -1]
 
 
 def test_a_step_helps_the_discriminator_and_confuses_it_through_the_features() -> None:
@@ -236,10 +244,13 @@ def test_they_refuse_what_does_not_fit_together_and_say_why() -> None:
         with pytest.raises(ValueError, match="at least one sample"):
             loss(none, none)
     for confusion in (domain_confusion, classwise_domain_confusion):
-        with pytest.raises(ValueError, match="at least one sample of each domain"):
-            confusion(some, none)
-    with pytest.raises(ValueError, match="with the same classes"):
-        classwise_domain_confusion(some, other)
+        for sides in ((some, none), (none, some)):
+            with pytest.raises(ValueError, match=r"^Domain confusion needs at least one sample of each domain\.$"):
+                confusion(*sides)
+    for sides in ((some, other), (some, some[:, 0]), (some[:, 0], some), (some[:, 0], some[:, 0])):
+        shapes = " and ".join(str(tuple(side.shape)) for side in sides)
+        with pytest.raises(ValueError, match=f"with the same classes, got {re.escape(shapes)}\\."):
+            classwise_domain_confusion(*sides)
     with pytest.raises(ValueError, match="at least one sample"):
         class_balance(none)
     with pytest.raises(ValueError, match=r"got \(0, 4\)"):

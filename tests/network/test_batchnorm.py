@@ -10,8 +10,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from candapt.data.domains import Side
+from candapt.network import batchnorm
 from candapt.network.backbones import build_backbone
-from candapt.network.batchnorm import DomainBatchNorm, convert_batchnorm, estimate_statistics, keep_side, select_side
+from candapt.network.batchnorm import (
+    DomainBatchNorm,
+    convert_batchnorm,
+    estimate_statistics,
+    keep_side,
+    keep_statistics,
+    select_side,
+    share_affine,
+)
 
 
 class Block(nn.Module):
@@ -156,6 +165,61 @@ class TestSides:
         assert same(state(model), before)
 
 
+def random_sides(model: nn.Module) -> nn.Module:
+    """The model, converted, with statistics and affine maps that differ between the sides."""
+    convert_batchnorm(model)
+    for layer in domain_norms(model):
+        for side, norm in zip(Side, layer.norms, strict=True):
+            pretrained(norm, seed=1 + side)
+    return model
+
+
+class TestKeptStatistics:
+    def test_a_norm_trains_by_default_and_one_that_keeps_its_statistics_does_not(self) -> None:
+        model = random_sides(Block())
+        assert all(not norm.training for layer in domain_norms(model.eval()) for norm in layer.norms)
+        assert all(norm.training for layer in domain_norms(model.train()) for norm in layer.norms)
+        for layer in domain_norms(model.eval()):
+            assert layer.train() is layer
+            assert all(norm.training for norm in layer.norms)
+            assert not any(norm.training for norm in layer.train(False).norms)
+        keep_statistics(model.train())
+        assert not any(norm.training for layer in domain_norms(model) for norm in layer.norms)
+        assert not any(norm.training for layer in domain_norms(model.train()) for norm in layer.norms)
+        assert model.training  # the rest learns on
+
+    @pytest.mark.parametrize("side", Side)
+    def test_training_leaves_them_and_uses_them(self, side: Side) -> None:
+        model = random_sides(Block())
+        select_side(model.eval(), side)
+        expected, before = model(images()), state(model)
+        keep_statistics(model)
+        made = model.train()(images())
+        torch.testing.assert_close(made, expected)
+        assert same(state(model), before)
+
+    def test_whole_domains_do_not_change_them(self) -> None:
+        model = random_sides(Block())
+        keep_statistics(model.norm)
+        before = state(model.norm)
+        estimate_statistics(model, Side.TARGET, [images(seed=3)])
+        assert same(state(model.norm), before)
+        assert model.stages[0][1].norms[Side.TARGET].num_batches_tracked == 0  # the others did learn
+
+
+def test_shared_affine_maps_are_those_of_the_source() -> None:
+    model = random_sides(Block())
+    before = [[state(norm) for norm in layer.norms] for layer in domain_norms(model)]
+    share_affine(model)
+    for layer, (source, target) in zip(domain_norms(model), before, strict=True):
+        assert same(state(layer.norms[Side.SOURCE]), source)
+        after = state(layer.norms[Side.TARGET])
+        for name, value in after.items():
+            assert torch.equal(value, (source if name in ("weight", "bias") else target)[name])
+        assert not torch.equal(source["weight"], target["weight"])
+        assert all(parameter.requires_grad for parameter in layer.parameters())
+
+
 class TestStatistics:
     """The running statistics of one side are taken from a whole domain."""
 
@@ -205,6 +269,50 @@ class TestStatistics:
         assert [[norm.momentum for norm in layer.norms] for layer in domain_norms(model)] == momenta
         assert not any(module.training for module in model.modules())
         assert not any(module._forward_pre_hooks for module in model.modules())
+
+    def test_batches_are_not_counted(self) -> None:
+        norms = [nn.BatchNorm1d(3), nn.BatchNorm1d(3)]
+        for norm, batches in zip(norms, (1, 4), strict=True):
+            norm.num_batches_tracked += 7
+            estimate_statistics(model := convert_batchnorm(norm), Side.TARGET, torch.rand(4 * batches, 3).split(4))
+            assert model.norms[Side.TARGET].num_batches_tracked == 0
+
+    def test_half_precision_far_from_the_origin(self) -> None:
+        domain = (1000 + torch.arange(64.0) % 4).half()[:, None]  # sums of squares overflow half precision
+        model = convert_batchnorm(nn.BatchNorm1d(1))
+        estimate_statistics(model, Side.SOURCE, domain.float().split(16))
+        torch.testing.assert_close(model.norms[0].running_mean, torch.tensor([1001.5]))
+        torch.testing.assert_close(model.norms[0].running_var, domain.float().var(0), rtol=1e-4, atol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_moments_of_half_precision(self, dtype: torch.dtype) -> None:
+        x = (300 + 10 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0))).to(dtype)
+        count, total, squares = batchnorm._moments(x)
+        exact = x.double()
+        assert count.dtype == torch.float64
+        assert count.tolist() == [50, 50, 50]
+        torch.testing.assert_close(total, exact.sum(0), rtol=1e-6, atol=0)
+        torch.testing.assert_close(squares, exact.square().sum(0), rtol=1e-6, atol=0)
+
+    def test_a_constant_channel_has_no_variance(self) -> None:
+        for value in torch.linspace(-1000, 1000, 41):
+            model = convert_batchnorm(nn.BatchNorm1d(1))
+            estimate_statistics(model, Side.TARGET, [torch.full((n, 1), float(value)) for n in (3, 5, 7)])
+            assert 0 <= model.norms[Side.TARGET].running_var.item() < 1e-6
+            assert model.norms[Side.TARGET].running_mean.item() == pytest.approx(float(value))
+
+    def test_norms_without_running_statistics_stay_without(self) -> None:
+        model = convert_batchnorm(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.BatchNorm1d(3)))
+        estimate_statistics(model, Side.TARGET, [torch.rand(6, 3)])
+        assert model[0].norms[Side.TARGET].running_mean is None
+        assert not model[1].norms[Side.TARGET].running_mean.equal(torch.zeros(3))
+
+    def test_no_gradient_is_recorded(self) -> None:
+        model = convert_batchnorm(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)))
+        outputs: list[Tensor] = []
+        model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        estimate_statistics(model, Side.TARGET, [torch.rand(6, 3)])
+        assert not outputs[0].requires_grad
 
     def test_an_error_on_the_way_leaves_the_norms_usable(self) -> None:
         model = convert_batchnorm(pretrained(Block()))
