@@ -89,7 +89,7 @@ class TestVisda2017:
         assert results["columns"] == [*CLASSES, "Average"]
         (task,) = results["tasks"]
         assert task["samples"] == {"source": 24, "target": 24, "measured": 24}
-        can = next(row for row in results["rows"] if row["name"] == "can")
+        can = next(row for row in results["rows"] if row["name"] == "can (paper)")
         assert (can["settings"]["can"]["classes"], can["settings"]["can"]["samples"]) == (6, 10)
         assert can["settings"]["training"]["power"] == 2.25
         assert can["settings"]["can"]["divisor"] == "task"  # of the preset that the configuration names
