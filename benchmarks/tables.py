@@ -266,6 +266,54 @@ def pseudo_labels() -> str:
     return table([f"Office-31, seeds {seeds}", *result["tasks"], "Average"], rows, result)
 
 
+def baselines(name: str) -> str:
+    """One method on PACS, with default settings and with others, beside source-only."""
+    result = load("baselines")
+    rows = []
+    for row in result["rows"]:
+        if row["method"] in ("source-only", name):
+            flags = " ".join(f"--{flag} {_shown(value)}" for flag, value in row["changes"].items())
+            accuracies = [
+                statistics.mean(run["accuracy"] for run in row["runs"] if run["task"] == task)
+                for task in result["tasks"]
+            ]
+            figures = [f"{100 * figure:.1f}" for figure in (*accuracies, statistics.mean(accuracies))]
+            seconds = statistics.mean(run["seconds"] for run in row["runs"])
+            rows.append([f"`{flags}`" if flags else row["method"], *figures, f"{seconds:.0f} s"])
+    tasks = ["→".join(domain[0].upper() for domain in task.split(" → ")) for task in result["tasks"]]
+    seeds = ", ".join(map(str, range(result["seeds"])))
+    head = [f"{result['features']}, seed{'s' * (result['seeds'] > 1)} {seeds}", *tasks, "Average", "time"]
+    return table(head, rows, result)
+
+
+def class_shares() -> str:
+    """JAN and source-only on an easy task, with the classes' shares as they are and made equal."""
+    result = load("baselines")
+    rows = []
+    for row in result["class_shares"]:
+        plain, aligned = (100 * row["accuracies"][name] for name in ("source-only", "jan"))
+        shares = "equal" if row["balanced"] else "as they are"
+        rows.append([shares, str(row["batch_size"]), f"{plain:.1f}", f"{aligned:.1f}", f"{aligned - plain:+.1f}"])
+    head = ["PACS A→P, seed 0: class shares", "batch size", "source-only", "`--jan.weight 1`", "difference"]
+    return table(head, rows, result)
+
+
+def view_noise() -> str:
+    """How far views of an image lie apart in the features."""
+    result = load("view_noise")
+    names = {"paper": "crop and flip (`paper`)", "strong": "zoom, flip and colors (`strong`)"}
+    rows = [
+        [title, *(f"{spread[kind]:.2f}" for spread in result["domains"].values()), f"{result['means'][kind]:.2f}"]
+        for kind, title in names.items()
+    ]
+    head = [f"Office-31, {result['images']} images per domain: views differ by", *result["domains"], "Average"]
+    return table(head, rows, result)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value).lower()
+
+
 def oracle() -> str:
     """What each choice of a round reaches on Office-31: the last, the one chosen without labels, the oracle's."""
     result = load("suite-office31")
@@ -403,6 +451,9 @@ TABLES: dict[str, Callable[..., str]] = {
         method,
         oracle,
         pseudo_labels,
+        baselines,
+        class_shares,
+        view_noise,
         selection,
         alarm,
         estimate,
