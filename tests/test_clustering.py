@@ -1,6 +1,7 @@
 """Spherical k-means against plain loops, and the properties it must have."""
 
 import math
+from dataclasses import FrozenInstanceError
 from itertools import permutations
 from typing import Any
 
@@ -429,21 +430,110 @@ def test_center_shift() -> None:
         center_shift(before, before[:1])
 
 
+def refused(function: Any, *arguments: Any) -> str:
+    """What the error says."""
+    with pytest.raises(ValueError, match=r"\.$") as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        spherical_kmeans(torch.zeros(5, 3), torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="no center"):
-        spherical_kmeans(torch.zeros(5, 3), torch.zeros(0, 3))
-    with pytest.raises(ValueError, match="one label per sample"):
-        class_centers(torch.zeros(5, 3), torch.zeros(4, dtype=torch.int64), 2)
-    with pytest.raises(ValueError, match="Label 2 does not fit"):
-        class_centers(torch.zeros(2, 3), torch.tensor([0, 2]), 2)
+    row, three, four = torch.zeros(3), torch.zeros(5, 3), torch.zeros(2, 4)
+    for features, centers in ((three, four), (row, three), (three, row), (row, row)):
+        shapes = f"{tuple(features.shape)} and {tuple(centers.shape)}"
+        expected = f"Features and centers of shapes {shapes} do not fit: give (n, d) and (classes, d)."
+        assert refused(spherical_kmeans, features, centers) == expected
+    assert refused(spherical_kmeans, three, three[:0]) == "There is no center to start from: give one per class."
+    wrong = refused(class_centers, three, torch.zeros(4, dtype=torch.int64), 2)
+    assert wrong == "There are 5 features but 4 labels: give one label per sample."
+    wrong = refused(class_centers, three[:2], torch.tensor([0, 2]), 2)
+    assert wrong == "Label 2 does not fit 2 classes: labels count from 0."
+    assert refused(label_change, torch.zeros(1), torch.zeros(4)) == (
+        "1 and 4 labels cannot be compared: use those of the same samples."
+    )
+    assert refused(center_shift, three, four) == (
+        "Centers of shapes (5, 3) and (2, 4) cannot be compared: use the same classes and features."
+    )
+    assert refused(clusters_of([0], [0.1]).closest, 1.5) == (
+        "The share of a cluster to keep is 1.5, but must be between 0 and 1."
+    )
 
 
 def test_values_that_are_not_finite_are_refused() -> None:
     features, initial = blobs(0)
-    with pytest.raises(ValueError, match="initial centers"):
-        spherical_kmeans(features, initial * math.inf)
+    assert refused(spherical_kmeans, features, initial * math.inf) == (
+        "The initial centers hold infinite values or NaN: check the features they come from."
+    )
     features[3, 1] = math.nan
-    with pytest.raises(ValueError, match="features to cluster"):
-        spherical_kmeans(features, initial)
+    assert refused(spherical_kmeans, features, initial) == (
+        "The features to cluster hold infinite values or NaN: check the data and the learning rate."
+    )
+
+
+def test_the_defaults_are_those_of_the_paper_and_the_authors() -> None:
+    features, initial = blobs(11, samples=200, spread=2.0)
+    plain = spherical_kmeans(features, initial)
+    labels, _, centers, steps = slow_kmeans(
+        features.numpy(), initial.numpy(), max_steps=100, tolerance=0.005, unit=True
+    )
+    assert 1 < plain.steps == steps < spherical_kmeans(features, initial, tolerance=0.0).steps
+    assert plain.labels.tolist() == labels
+    np.testing.assert_allclose(plain.centers, centers, rtol=1e-10)
+    assert spherical_kmeans(features, initial, tolerance=-1.0).steps == 100  # which nothing can reach
+    features, initial = cycle_case()
+    defaults, aligned = (spherical_kmeans(features, initial, tolerance=0.0, **x) for x in ({}, {"align": True}))
+    assert not torch.equal(defaults.labels, aligned.labels)
+
+
+def test_the_shift_that_is_tolerated_is_tolerated() -> None:
+    features, initial = torch.tensor([[0.0, 1.0], [0.0, -1.0]]), torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+    assert center_shift(initial, torch.tensor([[0.0, 1.0], [0.0, -1.0]])) == 0.25
+    assert spherical_kmeans(features, initial, tolerance=0.25).steps == 1
+    assert spherical_kmeans(features, initial, tolerance=0.2499).steps == 2
+
+
+def test_of_each_cluster_at_least_one_sample_is_kept_unless_more_are_asked_for() -> None:
+    clusters = clusters_of([0, 0, 0, 1], [0.3, 0.1, 0.2, 0.5])
+    assert clusters.closest(0.0).kept.tolist() == [False, True, False, True]
+    assert clusters.closest(0.0, least=2).kept.tolist() == [False, True, True, True]
+    assert clusters.closest(0.0, least=0).kept.tolist() == [False] * 4
+
+
+def test_labels_count_from_0_to_below_the_number_of_classes() -> None:
+    features = torch.eye(3)
+    assert class_centers(features, torch.tensor([0, 1, 2]), 3).tolist() == features.tolist()
+    assert class_centers(features[:0], torch.zeros(0, dtype=torch.int64), 2).tolist() == [[0.0] * 3] * 2
+
+
+def test_everything_is_made_where_the_features_are() -> None:
+    features, initial = blobs(12)
+    labels = torch.arange(60) % 4
+    whole = spherical_kmeans(features, initial, align=True)
+    centers, kept = class_centers(features, labels, 4), whole.closest(0.5).at_least(2).kept
+    with torch.device("meta"):  # whatever does not ask for a device ends there, where it has no values
+        again = spherical_kmeans(features, initial, align=True)
+        assert torch.equal(again.labels, whole.labels)
+        assert torch.equal(again.centers, whole.centers)
+        assert torch.equal(class_centers(features, labels, 4), centers)
+        assert torch.equal(again.closest(0.5).at_least(2).kept, kept)
+
+
+def test_clusters_stay_as_they_are() -> None:
+    with pytest.raises(FrozenInstanceError):
+        clusters_of([0], [0.1]).steps = 2  # type: ignore[misc]
+    assert clusters_of([0], [0.1]) != clusters_of([0], [0.1])  # a comparison by value would ask tensors for one bool
+
+
+def test_mixed_precision_is_raised_to_the_higher() -> None:
+    features, initial = blobs(13)
+    single = features.float()
+    assert cosine_distances(single, initial).dtype == torch.float64
+    assert cosine_distances(features.half(), initial.half()).dtype == torch.float32
+    assert spherical_kmeans(single, initial).centers.dtype == torch.float64
+    assert center_shift(initial.float(), initial) < 1e-12
+    assert center_shift(initial.half(), initial.half()) == 0
+
+
+def test_distances_beyond_rounding_are_cut_off() -> None:
+    cosines = torch.tensor([1 + 1e-6, 1.0, 0.0, -1.0, -1 - 1e-6])
+    assert clustering._to_distance(cosines).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]

@@ -317,18 +317,27 @@ def refused(**changes: object) -> str:
 
 def test_it_refuses_what_does_not_fit_together_and_says_why() -> None:
     source = batch()[0]
-    assert "source batch is empty" in refused(source=torch.ones(0, 5), source_labels=torch.ones(0).long())
-    assert "target batch is empty" in refused(target=torch.ones(0, 5), target_labels=torch.ones(0).long())
     wrong = refused(source_labels=torch.ones(7).long())
     assert wrong == "The source has 8 samples, but its labels have shape (7,)."
     wrong = refused(target_labels=torch.ones(8, 1).long())
     assert wrong == "The target has 8 samples, but its labels have shape (8, 1)."
     assert refused(source_labels=torch.ones(8)) == "The source labels must be integers, got torch.float32."
     assert refused(target_labels=torch.ones(8)) == "The target labels must be integers, got torch.float32."
-    assert "5 features in the source, 4 in the target" in refused(target=torch.ones(8, 4))
+    assert refused(target=torch.ones(8, 4)) == "Layer 0 has 5 features in the source, 4 in the target."
+    wrong = refused(source=[source, source], target=[source, source[:, :3]])
+    assert wrong == "Layer 1 has 5 features in the source, 3 in the target."
     assert "got 2 and 1" in refused(source=[source, source])
     assert "got 0 and 0" in refused(source=[], target=[])
-    assert "Layer 1 of the source has 7 samples" in refused(source=[source, source[:7]], target=[source, source])
-    assert "shape (n, d), got (8, 5, 1)" in refused(source=source[..., None])
-    assert "floating-point" in refused(source=source.long())
+    for domain in ("source", "target"):
+        good, bad = [source, source], [source, source[:7]]
+        wrong = refused(**{"source": good, "target": good, domain: bad})
+        assert wrong == f"Layer 1 of the {domain} has 7 samples where layer 0 has 8."
+        wrong = refused(**{domain: source[..., None]})
+        assert wrong == f"Layer 0 of the {domain} must have shape (n, d), got (8, 5, 1)."
+        empty = {domain: torch.ones(0, 5), f"{domain}_labels": torch.ones(0).long()}
+        assert refused(**empty) == (
+            f"The {domain} batch is empty; a discrepancy needs at least one sample of each domain."
+        )
+        types = "torch.int64 and torch.float64" if domain == "source" else "torch.float64 and torch.int64"
+        assert refused(**{domain: source.long()}) == f"Layer 0 must hold floating-point features, got {types}."
     assert "num_classes is 2, but the batch has 3" in refused(num_classes=2)

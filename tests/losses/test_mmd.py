@@ -1,6 +1,7 @@
 """MMD and joint MMD against known numbers and a loop over pairs."""
 
 from math import exp
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from candapt.losses import (
     classwise_mmd,
     joint_maximum_mean_discrepancy,
     maximum_mean_discrepancy,
+    mmd,
 )
 from tests.references import discrepancies as reference
 
@@ -79,6 +81,20 @@ def test_the_kernels_of_jan(estimator: str) -> None:
     value = joint_maximum_mean_discrepancy(*layers, estimator=estimator, mixtures=JAN_MIXTURES)  # type: ignore[arg-type]
     expected = reference.joint_mmd(*layers, estimator, fixed={1: (1.68, (1.0,))})
     torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_part_of_a_mixture_counts(estimator: str) -> None:
+    source, target = samples(6, 4, 4, 3)
+    value = maximum_mean_discrepancy(
+        source, target, estimator=estimator, mixtures=Mixture(kernels=3, ratio=5.0, bandwidth=0.7)
+    )  # type: ignore[call-overload]
+    expected = reference.joint_mmd([source], [target], estimator, fixed={0: (0.7, (0.2, 1.0, 5.0))})
+    torch.testing.assert_close(value, expected)
+
+
+def test_every_estimator_that_can_be_asked_for_is_there() -> None:
+    assert list(get_args(mmd.Estimator)) == list(mmd._ESTIMATORS) == ESTIMATORS
 
 
 def test_one_mixture_serves_all_layers() -> None:
@@ -160,8 +176,14 @@ def test_they_refuse_what_does_not_fit_together_and_say_why() -> None:
             ours(three, four, estimator="best")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="needs equally many samples, got 3 and 4"):
             ours(three, four, estimator="linear")
-        with pytest.raises(ValueError, match="unbiased estimator needs two samples of each domain, got 1 and 4"):
-            ours(one, four, estimator="unbiased")
+        for sides, counts in (((one, four), "1 and 4"), ((four, one), "4 and 1")):
+            with pytest.raises(ValueError, match="estimator needs two") as caught:
+                ours(*sides, estimator="unbiased")
+            assert str(caught.value) == (
+                f"The unbiased estimator needs two samples of each domain, got {counts}; "
+                'use estimator="biased" for single samples.'
+            )
+        ours(torch.ones(2, 2), torch.ones(2, 2), estimator="unbiased")
         with pytest.raises(ValueError, match="There are 1 layers, but mixtures has 2 entries"):
             ours(three, four, mixtures=JAN_MIXTURES)
         with pytest.raises(ValueError, match="source batch is empty"):

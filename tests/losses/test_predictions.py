@@ -233,6 +233,56 @@ def test_descending_makes_predictions_more_certain() -> None:
     assert (step.softmax(1).amax(1) > first.softmax(1).amax(1)).all()
 
 
+# Defaults and boundaries
+
+
+def test_defaults_are_those_of_the_papers() -> None:
+    first, second = logits(5, 6, 3)
+    assert torch.equal(class_balance(first), class_balance(first, floor=1e-6))
+    sure, unsure = torch.tensor([[3.2, 0.0, 0.0]]), torch.tensor([[2.7, 0.0, 0.0]])  # 0.92 and 0.88
+    assert [bool(confidence_mask(teacher)) for teacher in (sure, unsure)] == [True, False]
+    for loss in (masked_consistency, consistency_balance):
+        assert [bool(loss(torch.zeros(1, 3), teacher) > 0) for teacher in (sure, unsure)] == [True, False]
+    assert torch.equal(consistency_balance(first, second), consistency_balance(first, second, variant="bce"))
+    assert torch.equal(symmetric_divergence(first, second), symmetric_divergence(first, second, reduction="element"))
+
+
+def test_a_teacher_that_is_exactly_as_sure_as_the_threshold_does_not_count() -> None:
+    assert not confidence_mask(torch.zeros(1, 2), threshold=0.5)
+    assert confidence_mask(torch.zeros(1, 2), threshold=0.4999)
+
+
+def test_a_class_without_a_sample_costs_the_logarithm_of_the_floor() -> None:
+    certain = torch.tensor([[1000.0, 0.0]], dtype=torch.float64)
+    assert class_balance(certain).item() == pytest.approx(-log(1e-6) / 2, abs=1e-5)
+    assert class_balance(certain, floor=1e-3).item() == pytest.approx(-log(1e-3) / 2, abs=1e-3)
+    assert consistency_balance(certain, certain, variant="log").item() == pytest.approx(-log(1e-6), abs=1e-5)
+
+
+def test_the_mask_gives_the_teacher_no_gradient() -> None:
+    student, teacher = (x.requires_grad_() for x in logits(6, 4, 3))
+    total = masked_consistency(student, teacher, threshold=0.0) + consistency_balance(student, teacher, threshold=0.0)
+    assert gradient(total, student).any()
+    total.backward()
+    assert teacher.grad is None
+
+
+def test_low_temperatures_and_single_samples_are_allowed() -> None:
+    first, _ = logits(7, 1, 3)
+    value = minimum_class_confusion(first, temperature=0.5)
+    assert value.item() == pytest.approx(reference.minimum_class_confusion(first.tolist(), 0.5))
+
+
+def test_the_divergence_is_computed_where_and_how_precisely_the_logits_are() -> None:
+    first, second = logits(8, 4, 3)
+    with torch.device("meta"):  # whatever does not ask for a device ends there, where it has no values
+        value = symmetric_divergence(first, second)
+    assert value.item() == pytest.approx(
+        reference.symmetric_divergence(first.tolist(), second.tolist(), double_softmax=False)
+    )
+    assert symmetric_divergence(first.bfloat16(), second.bfloat16()).dtype == torch.bfloat16
+
+
 # What they refuse
 
 
@@ -241,7 +291,9 @@ def test_they_refuse_what_does_not_fit_together_and_say_why() -> None:
     for loss in (absolute_disagreement, symmetric_divergence, masked_consistency, consistency_balance):
         with pytest.raises(ValueError, match=r"same shape \(samples, classes\), got \(3, 4\) and \(3, 5\)"):
             loss(some, other)
-        with pytest.raises(ValueError, match="at least one sample"):
+        with pytest.raises(ValueError, match=r"^Both predictions need logits of the same shape"):
+            loss(some[0], some[0])
+        with pytest.raises(ValueError, match=r"^The batch is empty; at least one sample is needed\.$"):
             loss(none, none)
     for confusion in (domain_confusion, classwise_domain_confusion):
         for sides in ((some, none), (none, some)):
@@ -253,8 +305,10 @@ def test_they_refuse_what_does_not_fit_together_and_say_why() -> None:
             classwise_domain_confusion(*sides)
     with pytest.raises(ValueError, match="at least one sample"):
         class_balance(none)
-    with pytest.raises(ValueError, match=r"got \(0, 4\)"):
-        minimum_class_confusion(none)
+    for wrong in (none, some[0]):
+        shape = re.escape(str(tuple(wrong.shape)))
+        with pytest.raises(ValueError, match=rf"needs logits of shape \(samples, classes\), got {shape}\."):
+            minimum_class_confusion(wrong)
     with pytest.raises(ValueError, match="temperature must be positive"):
         minimum_class_confusion(some, temperature=0.0)
     with pytest.raises(ValueError, match="choose one of bce, log, bug"):

@@ -165,6 +165,15 @@ class TestSides:
         assert same(state(model), before)
 
 
+def test_keeping_a_side_of_a_bare_norm_copies_it() -> None:
+    norm = convert_batchnorm(pretrained(nn.BatchNorm1d(3)))
+    kept = keep_side(norm, Side.TARGET)
+    before = state(norm)
+    for tensor in kept.state_dict().values():
+        tensor.zero_()
+    assert same(state(norm), before)
+
+
 def random_sides(model: nn.Module) -> nn.Module:
     """The model, converted, with statistics and affine maps that differ between the sides."""
     convert_batchnorm(model)
