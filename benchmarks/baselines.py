@@ -4,7 +4,8 @@ The defaults of the baselines were chosen by these runs, with the labels of PACS
 was used. Needs `data/pacs-resnet50-features.npz` below `../shared` or the folder that CANDAPT_SHARED names.
 
 Finished runs are stored below `--out`, so repeat the command to resume; delete the folder after a change of the code.
-`--only METHOD…` trains some of the methods and records nothing.
+`--only METHOD…` trains some of the methods and records nothing. `--finished` trains nothing and records what is stored;
+the tables then have gaps.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,12 @@ TASKS = (
 )
 """Six of the twelve, with every domain on both sides."""
 
+SHORT = {"training.steps": 150}
+"""300 steps in all instead of 1000, for trainings that take long: a row is comparable with those that have it too."""
+
 VARIANTS: dict[str, tuple[Changes, ...]] = {
     "source-only": ({},),
-    "dann": ({},),
+    "dann": ({}, {"training.optimizer": "sgd"}),
     "dan": ({}, {"dan.estimator": "linear"}),
     "jan": (
         {},
@@ -56,24 +60,21 @@ VARIANTS: dict[str, tuple[Changes, ...]] = {
     "mada": (
         {},
         {"mada.constant_weights": False},
-        {"mada.constant_weights": False, "training.steps": 150},  # 300 steps in all, since the next ones are slow
-        {"mada.constant_weights": False, "training.steps": 150, "mada.width": 1024},
+        {"mada.constant_weights": False, **SHORT},
+        {"mada.constant_weights": False, **SHORT, "mada.width": 1024},
     ),
     "self-ensembling": (
         {},
-        {"self-ensembling.noise": 0.1},
         {"self-ensembling.feature_noise": 0.1},
         {"self-ensembling.feature_noise": 1.0},
         {"self-ensembling.dropout": 0.0},
         {"self-ensembling.threshold": 0.8, "self-ensembling.weight": 3.0},
         {"self-ensembling.double_softmax": True, "self-ensembling.balance_loss": "bug"},
     ),
-    "adr": ({},),
-    "mcd": ({}, {"mcd.weight": 2.3}),
-    "mcc": ({},),
+    "mcd": (SHORT, {**SHORT, "mcd.weight": 2.3}),
     "can": ({}, {"can.start_share": 1.0, "can.warmup": 0}),
 }
-"""Settings of each method beside those that all share."""
+"""Settings of each method beside those that all share. ADR and MCC have no other published ones to compare."""
 
 BATCHES = (30, 120)
 """Batch sizes with which JAN is compared to source-only where both are good, to see what it loses there and why."""
@@ -88,67 +89,78 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
+    parser.add_argument("--finished", action="store_true", help="Train nothing; record what is finished.")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"method": method, "changes": dict(changes), "runs": runs(method, changes, options.seeds, options.out)}
-        for method in options.only
-        for changes in VARIANTS[method]
-    ]
+    rows = []
+    for method in options.only:
+        for changes in VARIANTS[method]:
+            planned = [run for seed in range(options.seeds) for run in runs(method, changes, seed)]
+            results = [result for run in planned if (result := run.result(options.out, options.finished))]
+            accuracies = [round(100 * result["accuracy"], 1) for result in results]
+            print(f"{method:16} {dict(changes)} {accuracies}", flush=True)
+            rows.append({"method": method, "changes": dict(changes), "runs": results})
     if len(options.only) == len(VARIANTS):
         tasks = [f"{source} → {target}" for source, target in TASKS]
         content = {"features": "PACS, ResNet-50", "tasks": tasks, "seeds": options.seeds, "rows": rows}
-        record("baselines", {**content, "class_shares": class_shares(options.out)})
+        record("baselines", {**content, "class_shares": class_shares(options.out, options.finished)})
 
 
-def runs(method: str, changes: Changes, seeds: int, out: Path) -> list[dict[str, Any]]:
-    """One method with some settings on every task and seed."""
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    source: str
+    target: str
+    settings: Settings
+    balanced: bool = False  # with equally many samples of each class
+
+    def path(self, out: Path) -> Path:
+        """Where its result is stored; another setting has another name."""
+        settings = json.dumps(asdict(self.settings), sort_keys=True, default=str)
+        domains = f"{self.source}-{self.target}{'-balanced' * self.balanced}"
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
+        return out / f"{self.settings.method}-{domains}-{self.settings.seed}-{digest}.json"
+
+    def result(self, out: Path, only_finished: bool) -> dict[str, Any] | None:
+        """Accuracy and processor time, stored or by training; None if it is not stored and must not be trained."""
+        if not self.path(out).exists():
+            if only_finished:
+                return None
+            write_json(self.path(out), trained(self))
+        result: dict[str, Any] = json.loads(self.path(out).read_text(encoding="utf-8"))
+        return result
+
+
+def runs(method: str, changes: Changes, seed: int) -> list[Run]:
+    """One method with some settings on every task."""
     shared = {} if method == "can" else ONE_PASS
-    finished = []
-    for seed in range(seeds):
-        settings = make_settings(method, seed=seed, changes={**shared, **changes})
-        finished += [stored_run(source, target, settings, out) for source, target in TASKS]
-    mean = np.mean([run["accuracy"] for run in finished])
-    print(
-        f"{method:16} {mean:.2%}  {dict(changes)}  {[round(100 * run['accuracy'], 1) for run in finished]}", flush=True
-    )
-    return finished
+    settings = make_settings(method, seed=seed, changes={**shared, **changes})
+    return [Run(source, target, settings) for source, target in TASKS]
 
 
-def class_shares(out: Path) -> list[dict[str, Any]]:
+def class_shares(out: Path, only_finished: bool) -> list[dict[str, Any]]:
     """JAN beside source-only on the easiest task: the domains as they are, or with equally many samples per class."""
     rows = []
     for balanced in (False, True):
         for batch_size in BATCHES:
-            shared = {**ONE_PASS, "training.batch_size": batch_size}
-            plain = make_settings("source-only", changes=shared)
-            aligned = make_settings("jan", changes={**shared, "jan.weight": 1.0})
-            accuracies = {
-                each.method: stored_run("art_painting", "photo", each, out, balanced=balanced)["accuracy"]
-                for each in (plain, aligned)
-            }
+            accuracies = {}
+            for method, changes in (("source-only", {}), ("jan", {"jan.weight": 1.0})):
+                settings = make_settings(method, changes={**ONE_PASS, "training.batch_size": batch_size, **changes})
+                result = Run("art_painting", "photo", settings, balanced).result(out, only_finished)
+                accuracies[method] = result and result["accuracy"]
             rows.append({"balanced": balanced, "batch_size": batch_size, "accuracies": accuracies})
     return rows
 
 
-def stored_run(source: str, target: str, settings: Settings, out: Path, *, balanced: bool = False) -> dict[str, Any]:
-    """One run, read from its file if it was finished before with the same settings."""
-    digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True, default=str).encode()).hexdigest()[:12]
-    path = out / f"{settings.method}-{source}-{target}{'-balanced' * balanced}-{settings.seed}-{digest}.json"
-    if not path.exists():
-        write_json(path, one_run(source, target, settings, balanced=balanced))
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
-
-
-def one_run(source: str, target: str, settings: Settings, *, balanced: bool) -> dict[str, Any]:
+def trained(run: Run) -> dict[str, Any]:
     """Accuracy on the target after the last round, and processor time."""
-    (sx, sy), (tx, ty) = (read(domain, balanced=balanced) for domain in (source, target))
+    (sx, sy), (tx, ty) = (read(domain, balanced=run.balanced) for domain in (run.source, run.target))
     started = time.process_time()
-    result = adapt(Task(labeled_arrays(sx, sy, where=source), Domain(ArraySamples(tx))), settings)
+    result = adapt(Task(labeled_arrays(sx, sy, where=run.source), Domain(ArraySamples(tx))), run.settings)
     return {
-        "task": f"{source} → {target}",
-        "seed": settings.seed,
+        "task": f"{run.source} → {run.target}",
+        "seed": run.settings.seed,
         "accuracy": float((result.predictions.labels.numpy() == ty).mean()),
         "seconds": round(time.process_time() - started, 1),
     }

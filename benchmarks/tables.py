@@ -269,33 +269,41 @@ def pseudo_labels() -> str:
 def baselines(name: str) -> str:
     """One method on PACS, with default settings and with others, beside source-only."""
     result = load("baselines")
-    rows = []
+    rows, missing = [], []
     for row in result["rows"]:
         if row["method"] in ("source-only", name):
             flags = " ".join(f"--{flag} {_shown(value)}" for flag, value in row["changes"].items())
-            accuracies = [
-                statistics.mean(run["accuracy"] for run in row["runs"] if run["task"] == task)
-                for task in result["tasks"]
-            ]
-            figures = [f"{100 * figure:.1f}" for figure in (*accuracies, statistics.mean(accuracies))]
-            seconds = statistics.mean(run["seconds"] for run in row["runs"])
-            rows.append([f"`{flags}`" if flags else row["method"], *figures, f"{seconds:.0f} s"])
+            title = f"`{flags}`" if flags else row["method"]
+            by_task = [[run["accuracy"] for run in row["runs"] if run["task"] == task] for task in result["tasks"]]
+            means = [statistics.mean(accuracies) if accuracies else None for accuracies in by_task]
+            average = None if None in means else statistics.mean(mean for mean in means if mean is not None)
+            if row["runs"]:
+                rows.append([title, *map(_percent, (*means, average))])
+            else:
+                missing.append(title)
     tasks = ["→".join(domain[0].upper() for domain in task.split(" → ")) for task in result["tasks"]]
     seeds = ", ".join(map(str, range(result["seeds"])))
-    head = [f"{result['features']}, seed{'s' * (result['seeds'] > 1)} {seeds}", *tasks, "Average", "time"]
-    return table(head, rows, result)
+    head = [f"{result['features']}, seed{'s' * (result['seeds'] > 1)} {seeds}", *tasks, "Average"]
+    return table(head, rows, result) + (f" Not measured yet: {', '.join(missing)}." if missing else "")
 
 
 def class_shares() -> str:
     """JAN and source-only on an easy task, with the classes' shares as they are and made equal."""
     result = load("baselines")
-    rows = []
-    for row in result["class_shares"]:
-        plain, aligned = (100 * row["accuracies"][name] for name in ("source-only", "jan"))
-        shares = "equal" if row["balanced"] else "as they are"
-        rows.append([shares, str(row["batch_size"]), f"{plain:.1f}", f"{aligned:.1f}", f"{aligned - plain:+.1f}"])
-    head = ["PACS A→P, seed 0: class shares", "batch size", "source-only", "`--jan.weight 1`", "difference"]
+    rows = [
+        [
+            "equal" if row["balanced"] else "as they are",
+            str(row["batch_size"]),
+            *(_percent(row["accuracies"][name]) for name in ("source-only", "jan")),
+        ]
+        for row in result["class_shares"]
+    ]
+    head = ["PACS A→P, seed 0: shares of the classes", "batch size", "source-only", "`--jan.weight 1`"]
     return table(head, rows, result)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
 
 
 def view_noise() -> str:
