@@ -358,32 +358,94 @@ def selection() -> str:
     return table([*head, "rank correlation, rounds", "rank correlation, runs"], rows, result)
 
 
-def alarm() -> str:
-    """How often the alarm is right."""
-    result = load("alarm")
-    rows = [
-        [case, "silent" if case == "good" else "speaks", f"{counts['right']} of {counts['of']}"]
-        for case, counts in result["cases"].items()
+GROUPS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "PACS, CAN": lambda run: run["collection"] == "pacs" and run["method"] == "can",
+    "PACS, all": lambda run: run["collection"] == "pacs",
+    "digits, CAN": lambda run: run["collection"] != "pacs" and run["method"] == "can",
+    "digits, all": lambda run: run["collection"] != "pacs",
+}
+"""Trainings on which confidence, estimate and alarm are measured, each with its target left out of the fit."""
+
+
+def confidence() -> str:
+    """How well calibrated the confidence is, on targets that no fit has seen."""
+    result = load("calibration")
+    whole = [run for run in result["trainings"] if run["fault"] == "as it is"]
+    groups = {name: [run for run in whole if holds(run)] for name, holds in GROUPS.items()}
+    rows = [_confidence_row(name, runs) for name, runs in groups.items()]
+    if is_recorded("calibration-office31"):
+        office = load("calibration-office31")["runs"]
+        rows.append(_confidence_row("Office-31, CAN", [run for run in office if run["method"] == "can"]))
+        rows.append(_confidence_row("Office-31, all", office))
+    head = [
+        "runs",
+        "number",
+        "ECE: softmax",
+        "confidence",
+        "single sample",
+        "class only",
+        "Brier: softmax",
+        "confidence",
     ]
-    return table(["case", "should be", "is"], rows, result)
+    return table([*head, "risk-coverage: softmax", "confidence", "surest half: softmax", "confidence"], rows, result)
+
+
+def _confidence_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    def mean(scope: str, figure: str) -> str:
+        values = [run[scope][figure] for run in runs if scope in run]
+        return f"{statistics.mean(values):.3f}" if values else ""
+
+    halves = (f"{statistics.mean(run[key] for run in runs):.1%}" for key in ("surest_half_softmax", "surest_half"))
+    scores = (mean(scope, figure) for figure in ("brier", "aurc") for scope in ("softmax", "domain"))
+    errors = (mean(scope, "ece") for scope in ("softmax", "domain", "sample", "class"))
+    return [name, str(len(runs)), *errors, *scores, *halves]
 
 
 def estimate() -> str:
-    """How far the estimated accuracy is off."""
-    result = load("estimate")
-    rows = [
-        [
-            name,
-            *(
-                f"{100 * fitted[figure]:.1f}"
-                for figure in ("mean_absolute_error", "mean_absolute_error_halfway", "margin")
-            ),
-            ", ".join(f"{target} {100 * error:.1f}" for target, error in fitted["by_target"].items()),
-        ]
-        for name, fitted in result["formulas"].items()
-    ]
-    head = ["formula", "mean absolute error, last round", "halfway", "nine of ten are within", "by target left out"]
+    """How far the estimated accuracy is off, in points, on targets that no fit has seen."""
+    result = load("calibration")
+    rows = []
+    for fault in dict.fromkeys(run["fault"] for run in result["trainings"]):
+        for name, kind in (("PACS", "pacs"), ("digits", "")):
+            runs = [
+                run
+                for run in result["trainings"]
+                if run["fault"] == fault and (run["collection"] == "pacs") == (kind == "pacs")
+            ]
+            rows.append(_estimate_row(f"{name}, {fault}", runs))
+    if is_recorded("calibration-office31"):
+        office = load("calibration-office31")["runs"]
+        rows.append(_estimate_row("Office-31, CAN", [run for run in office if run["method"] == "can"]))
+        rows.append(_estimate_row("Office-31, all", office))
+    head = ["runs", "number", "accuracy", "mean absolute error", "largest error", "too high by, on average"]
     return table(head, rows, result)
+
+
+def _estimate_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    errors = [100 * (run["domain"]["mean"] - run["accuracy"]) for run in runs]
+    sizes = [abs(error) for error in errors]
+    accuracy = statistics.mean(run["accuracy"] for run in runs)
+    figures = [f"{statistics.mean(sizes):.1f}", f"{max(sizes):.1f}", f"{statistics.mean(errors):+.1f}"]
+    return [name, str(len(runs)), f"{accuracy:.1%}", *figures]
+
+
+def alarm() -> str:
+    """How often the alarm speaks, on targets that no fit has seen."""
+    result = load("calibration")
+    groups = {
+        "PACS": [run for run in result["trainings"] if run["collection"] == "pacs"],
+        "digits": [run for run in result["trainings"] if run["collection"] != "pacs"],
+    }
+    if is_recorded("calibration-office31"):
+        groups["Office-31"] = [run for run in load("calibration-office31")["runs"] if "bad" in run]
+    rows = []
+    for name, runs in groups.items():
+        cells = []
+        for bad in (True, False):
+            spoken = [bool(run["warnings"]) for run in runs if run["bad"] == bad]
+            cells.append(f"{sum(spoken)} of {len(spoken)}")
+        rows.append([name, *cells])
+    return table(["runs", "it warns of bad runs", "it warns of good runs"], rows, result)
 
 
 def kills() -> str:
@@ -463,6 +525,7 @@ TABLES: dict[str, Callable[..., str]] = {
         class_shares,
         view_noise,
         selection,
+        confidence,
         alarm,
         estimate,
         kills,

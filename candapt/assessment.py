@@ -1,25 +1,50 @@
-"""Evidence without labels: the same run without adaptation beside it, warnings, and an estimate of the accuracy."""
+"""Evidence without labels: the same run without adaptation beside it, confidence, warnings, and an estimate."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from candapt.adaptation import Result, adapt, initial_parts
 from candapt.data.domains import Side, part_of
-from candapt.evaluation.alarm import Facts, Finding, Outcome, Reference, gather_facts, warnings_from
+from candapt.evaluation.alarm import Facts, Finding, Outcome, gather_facts, notes_from, warnings_from
+from candapt.evaluation.confidence import (
+    STORED,
+    Kind,
+    Means,
+    SampleConfidence,
+    calibration,
+    class_means,
+    whole_domain,
+)
 from candapt.evaluation.estimate import Estimate, estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
+from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
 from candapt.methods import METHODS
+from candapt.methods.base import Method
 from candapt.model import Predictions
 from candapt.settings import LAST, Settings
 from candapt.training.callbacks import Callback
 from candapt.training.outputs import outputs_of
-from candapt.training.scoring import scored_rows
 from candapt.training.state import Record
 
 BASELINE = "source-only"  # the method that a run is compared with
+
+
+@dataclass(frozen=True, eq=False)
+class Untouched:
+    """What features that no adaptation has changed say of a task's target."""
+
+    kind: Kind
+    reference: Reference
+    view: View  # of the whole target
+
+    def confidence(self, probabilities: Tensor) -> tuple[Tensor, Means]:
+        """Calibrated confidence of predictions for the whole target, shape (n,), and means of its evidence."""
+        evidence, means = whole_domain(self.reference, self.view, probabilities)
+        return calibration(self.kind, "domain").confidence(evidence), means
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +53,20 @@ class Baseline:
 
     predictions: Predictions  # of the target
     record: Record  # of its last round
-    reference: Reference  # features that no adaptation has touched
+    untouched: Untouched
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """How far a result can be trusted, judged without target labels."""
 
-    estimate: Estimate | None
+    confidence: Tensor | None = None  # calibrated, of each target sample; None without untouched features
+    calibrator: SampleConfidence | None = None  # the same for new samples
+    estimate: Estimate | None = None
     baseline: Baseline | None = None
     facts: Facts | None = None
     findings: Sequence[Finding] = ()  # what speaks against trusting it
+    notes: Sequence[Finding] = ()  # what else a user should know
 
     def describe(self, truth: Tensor | None) -> dict[str, Any]:
         """The entries in `summary.json`; with true labels the baseline's accuracy, marked oracle, is among them."""
@@ -46,7 +74,8 @@ class Evidence:
         if self.baseline is not None and self.facts is not None:
             predictions, record = self.baseline.predictions, self.baseline.record
             source_only = {
-                "mean_confidence": float(predictions.confidence.mean()),
+                "mean_confidence": self.facts.expected[1],
+                "mean_softmax": float(predictions.softmax.mean()),
                 "same_predictions": self.facts.same,
                 "scores": {name: value for name, value in record.items() if name.startswith("score_")},
             }
@@ -54,6 +83,7 @@ class Evidence:
                 source_only["oracle_accuracy"] = accuracy(*where_known(truth, predictions.labels))
             entries = {
                 "warnings": [finding.describe() for finding in self.findings],
+                "notes": [note.describe() for note in self.notes],
                 "source_only": source_only,
                 "facts": asdict(self.facts),
             }
@@ -61,15 +91,41 @@ class Evidence:
 
 
 def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
-    """Compare a result with the baseline, if there is one, and estimate its accuracy."""
-    facts = compare(result, baseline) if baseline is not None else None
-    findings = warnings_from(facts) if facts is not None else []
-    estimate = estimate_accuracy(
-        result.record,
-        starts_at_random=result.model.method.network.starts_at_random,
-        doubtful=bool(findings),
+    """Calibrate a result's confidence, compare it with the baseline, if there is one, and estimate its accuracy.
+
+    A network that starts at random needs the baseline: before training, its features mean nothing.
+    """
+    untouched = baseline.untouched if baseline is not None else untouched_features(result)
+    if untouched is None:
+        return Evidence()
+    confidence, means = untouched.confidence(result.predictions.probabilities)
+    facts = None if baseline is None else compare(result, baseline, confidence)
+    findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
+    estimate = estimate_accuracy(confidence, untouched.kind, doubtful=bool(findings or notes))
+    calibrator = calibrator_for(result, untouched, confidence, means)
+    return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes)
+
+
+def with_confidence(result: Result, evidence: Evidence) -> Result:
+    """The result with calibrated confidence, where there is any, in its predictions and its model."""
+    return replace(
+        result,
+        predictions=replace(result.predictions, calibrated=evidence.confidence),
+        model=replace(result.model, calibrator=evidence.calibrator),
     )
-    return Evidence(estimate, baseline, facts, findings)
+
+
+def calibrator_for(result: Result, untouched: Untouched, confidence: Tensor, means: Means) -> SampleConfidence:
+    """What a model stores to tell the confidence of new samples.
+
+    Where the network changes its own features, untouched ones cannot be had later: class and softmax must do.
+    """
+    labels, kind = result.predictions.labels, untouched.kind
+    by_class = class_means(confidence, labels, len(result.model.classes))
+    if kind == "scratch" or result.model.parts.settings.finetune != "head":
+        return SampleConfidence(kind, by_class)
+    bank = untouched.reference.reduced(STORED)
+    return SampleConfidence(kind, by_class, bank, labels[bank.target_rows], means)
 
 
 def train_baseline(result: Result, callbacks: Sequence[Callback] = ()) -> Baseline:
@@ -86,25 +142,35 @@ def train_baseline(result: Result, callbacks: Sequence[Callback] = ()) -> Baseli
 
 def as_baseline(result: Result) -> Baseline:
     """A source-only run as what others of the same task and settings are compared with."""
-    method, prepared, settings = result.model.method, result.prepared, result.settings
-    if not method.network.starts_at_random:  # classes are compared in the pretrained features as they are
-        plain: Settings = replace(settings, network=replace(settings.network, bottleneck=None))
-        method = METHODS[BASELINE](initial_parts(result.task, plain).network, METHODS[BASELINE].Settings())
-    rows, batch_size = scored_rows(prepared, settings.seed), settings.training.evaluation_batch
-    source, target = (
-        outputs_of(method, part_of(prepared.domain(side), rows[side]), side, batch_size=batch_size).features
-        for side in Side
-    )
-    reference = Reference(source, prepared.source.labels[rows[Side.SOURCE]], target, rows[Side.TARGET])
-    return Baseline(result.predictions, result.record, reference)
+    untouched = untouched_features(result) or seen_by(result.model.method, result, "scratch")
+    return Baseline(result.predictions, result.record, untouched)
 
 
-def compare(result: Result, baseline: Baseline) -> Facts:
+def untouched_features(result: Result) -> Untouched | None:
+    """Pretrained features as they were before training; None if the network started at random."""
+    if result.model.method.network.starts_at_random:
+        return None
+    plain: Settings = replace(result.settings, network=replace(result.settings.network, head="linear"))
+    method = METHODS[BASELINE](initial_parts(result.task, plain).network, METHODS[BASELINE].Settings())
+    return seen_by(method, result, "pretrained")
+
+
+@torch.no_grad()
+def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
+    """A result's task as a method's features show it."""
+    task, batch_size = result.prepared, result.settings.training.evaluation_batch
+    rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
+    source = outputs_of(method, part_of(task.source, rows), Side.SOURCE, batch_size=batch_size).features
+    target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
+    reference = Reference.of(source, task.source.labels[rows], target, task.num_classes)
+    return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
+
+
+def compare(result: Result, baseline: Baseline, confidence: Tensor | None = None) -> Facts:
     """What the warnings are based on."""
-    own, other = (_outcome(each, baseline.reference) for each in (result.predictions, baseline.predictions))
-    return gather_facts(own, other, baseline.reference)
-
-
-def _outcome(predictions: Predictions, reference: Reference) -> Outcome:
-    rows = reference.target_rows
-    return Outcome(predictions.probabilities[rows], predictions.cluster_labels[rows])
+    untouched, plain = baseline.untouched, baseline.predictions
+    if confidence is None:
+        confidence = untouched.confidence(result.predictions.probabilities)[0]
+    adapted = Outcome(result.predictions.probabilities, result.predictions.cluster_labels, confidence)
+    other = Outcome(plain.probabilities, plain.cluster_labels, untouched.confidence(plain.probabilities)[0])
+    return gather_facts(adapted, other, untouched.reference, untouched.view)

@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,18 +14,20 @@ from candapt.clustering import Clusters, cosine_distances
 from candapt.data.domains import Domain, Side
 from candapt.data.features import MAX_CLASSES
 from candapt.errors import UserError
+from candapt.evaluation.confidence import Kind, SampleConfidence
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.activations import after_layers
 from candapt.network.backbones import BottleneckStride
 from candapt.network.build import NetworkParts, build_parts
-from candapt.network.network import Outputs
+from candapt.network.network import Bottleneck, Outputs
 from candapt.settings import ImageSettings, NetworkSettings
 from candapt.storage import files
 from candapt.storage.files import tensors_below
 from candapt.storage.safe_reading import contained, fitted, from_plain, read_json, shortened
-from candapt.training.outputs import outputs_of
+from candapt.training.outputs import outputs_of, read_in_order
 
+CONFIDENCE = "confidence.safetensors"  # what tells the confidence of new samples, in half precision
 FORMAT = 1  # version of the files; it increases when they must be read differently
 MAX_BATCH = 2**31  # largest batch in bytes when predicting; a larger batch size in a model file is lowered to this
 
@@ -40,6 +42,7 @@ class Predictions:
     cluster_labels: Tensor  # class of the nearest cluster center, shape (n,)
     cluster_distances: Tensor  # cosine distance to that center, shape (n,)
     kept: Tensor  # whether the sample lies in the part of its cluster that training would use, shape (n,)
+    calibrated: Tensor | None = None  # probability that each prediction is right, shape (n,); None where it is unknown
 
     @property
     def labels(self) -> Tensor:
@@ -47,19 +50,24 @@ class Predictions:
         return self.probabilities.argmax(1)
 
     @property
-    def confidence(self) -> Tensor:
-        """Probability of the predicted class, shape (n,)."""
+    def softmax(self) -> Tensor:
+        """The network's own probability of the predicted class, shape (n,); usually too high."""
         return self.probabilities.amax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability that each prediction is right, shape (n,): calibrated, or else the softmax."""
+        return self.softmax if self.calibrated is None else self.calibrated
 
     def write_csv(self, path: Path, classes: Sequence[str]) -> None:
         """Write one line per sample; names are kept byte for byte."""
-        columns = (self.labels, self.confidence, self.cluster_labels, self.cluster_distances, self.kept)
+        columns = (self.labels, self.confidence, self.softmax, self.cluster_labels, self.cluster_distances, self.kept)
         rows = zip(self.names, *(column.tolist() for column in columns), strict=True)
         with files.write_atomically(path) as part, files.open_table(part) as file:
             writer = csv.writer(file)
-            writer.writerow(["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"])
-            for name, label, confidence, cluster, distance, kept in rows:
-                figures = (f"{confidence:.6f}", classes[cluster], f"{distance:.6f}", int(kept))
+            writer.writerow(["path", "label", "confidence", "softmax", "cluster_label", "cluster_distance", "kept"])
+            for name, label, confidence, softmax, cluster, distance, kept in rows:
+                figures = (f"{confidence:.6f}", f"{softmax:.6f}", classes[cluster], f"{distance:.6f}", int(kept))
                 writer.writerow([name, classes[label], *figures])
 
 
@@ -77,6 +85,7 @@ class Model:
     centers: Tensor  # final cluster centers of the target, shape (classes, num_features)
     reach: Tensor
     """Largest distance to its center at which a sample of each class was kept, shape (classes,); -1 if none was."""
+    calibrator: SampleConfidence | None = None  # confidence of new samples; None for models of older versions
 
     @torch.no_grad()
     def predict(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
@@ -87,7 +96,22 @@ class Model:
                 "give what it was trained on."
             )
         prepared = after_layers(self.parts.frozen, domain)
-        return self.predictions_from(outputs_of(self.method, prepared, side, batch_size=self.batch_size), domain.names)
+        outputs = outputs_of(self.method, prepared, side, batch_size=self.batch_size)
+        predictions = self.predictions_from(outputs, domain.names)
+        return replace(predictions, calibrated=self.confidence_of(predictions.probabilities, prepared))
+
+    def confidence_of(self, probabilities: Tensor, prepared: Domain) -> Tensor | None:
+        """Calibrated confidence of predictions for samples after the frozen layers; None without a calibrator."""
+        if self.calibrator is None:
+            return None
+        if not self.calibrator.needs_features:
+            return self.calibrator.of(probabilities)
+        batches, done = list[Tensor](), 0
+        for features in read_in_order(self.method, prepared, self.batch_size):
+            rows = slice(done, done + len(features))
+            batches.append(self.calibrator.of(probabilities[rows], features.cpu()))
+            done = rows.stop
+        return torch.cat(batches)
 
     def predictions_from(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
         """Predictions for samples whose outputs are known."""
@@ -98,6 +122,9 @@ class Model:
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `model.json`."""
         files.write_tensors(folder / "model.safetensors", self.tensors())
+        if self.calibrator is not None:
+            halves = {n: v.half() if v.is_floating_point() else v for n, v in self.calibrator.tensors().items()}
+            files.write_tensors(folder / CONFIDENCE, halves, {"kind": self.calibrator.kind})
         files.write_json(folder / "model.json", self.describe())
 
     def tensors(self) -> dict[str, Tensor]:
@@ -134,7 +161,8 @@ def load(run: str | Path) -> Model:
         if description["format"] != FORMAT:
             version = shortened(repr(description["format"]), 40)
             raise UserError(f"{str(folder)!r} was written in format {version}; this version reads {FORMAT}.")
-        return _rebuild(description, contained(folder, "model.safetensors"))
+        model = _rebuild(description, contained(folder, "model.safetensors"))
+        return replace(model, calibrator=_read_calibrator(folder, model))
     except UserError:
         raise
     except Exception as error:  # a damaged description makes torch and timm raise almost anything
@@ -164,6 +192,21 @@ def _rebuild(description: dict[str, Any], weights: Path) -> Model:
     model.centers.copy_(tensors["centers"])
     model.reach.copy_(tensors["reach"])
     return model
+
+
+def _read_calibrator(folder: Path, model: Model) -> SampleConfidence | None:
+    """What tells the confidence of new samples; None if the run has none."""
+    if not (folder / CONFIDENCE).exists():
+        return None
+    stored, metadata = files.read_tensors(contained(folder, CONFIDENCE))
+    if not files.all_finite(stored.values()):
+        raise ValueError(f"{CONFIDENCE} holds values that are NaN or infinite")
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in stored.items()}
+    calibrator = SampleConfidence.from_tensors(fitted(metadata.get("kind"), Kind, "kind"), tensors)
+    network = model.method.network
+    width = network.backbone.num_inputs if isinstance(network.backbone, Bottleneck) else network.num_features
+    calibrator.check(len(model.classes), width)
+    return calibrator
 
 
 def _build(description: dict[str, Any]) -> Model:

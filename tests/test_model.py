@@ -2,15 +2,19 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import candapt
 from candapt.adaptation import Result, adapt
+from candapt.assessment import assess, with_confidence
 from candapt.clustering import Clusters
 from candapt.data.domains import Domain, LabeledDomain, Side, Task
 from candapt.data.features import labeled_arrays
@@ -100,7 +104,11 @@ class TestPredictions:
     def test_labels_and_confidence(self, result: Result) -> None:
         predictions = result.predictions
         rows = torch.arange(len(predictions.labels))
-        assert torch.equal(predictions.probabilities[rows, predictions.labels], predictions.confidence)
+        assert torch.equal(predictions.probabilities[rows, predictions.labels], predictions.softmax)
+        assert torch.equal(predictions.confidence, predictions.softmax)  # until it is calibrated
+        calibrated = replace(predictions, calibrated=torch.rand(len(rows)))
+        assert torch.equal(calibrated.confidence, calibrated.calibrated)
+        assert torch.equal(calibrated.softmax, predictions.softmax)
         torch.testing.assert_close(predictions.probabilities.sum(1), torch.ones(len(rows)))
 
     def test_evidence_of_the_clusters(self, result: Result) -> None:
@@ -119,16 +127,17 @@ class TestPredictions:
 
     def test_table(self, result: Result, tmp_path: Path) -> None:
         names = ["a,b.png", "c\nd.png", 'e"f.png', "\udcff.png", "日本.png"]
-        first = Predictions(
-            names, *(getattr(result.predictions, field)[:5] for field in list(Predictions.__annotations__)[1:])
-        )
+        every = replace(result.predictions, calibrated=torch.rand(len(result.predictions.labels)))
+        first = Predictions(names, *(getattr(every, field)[:5] for field in list(Predictions.__annotations__)[1:]))
         first.write_csv(tmp_path / "out.csv", HARD_NAMES)
         with (tmp_path / "out.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = list(csv.DictReader(file))
-        assert list(rows[0]) == ["path", "label", "confidence", "cluster_label", "cluster_distance", "kept"]
+        columns = ["path", "label", "confidence", "softmax", "cluster_label", "cluster_distance", "kept"]
+        assert list(rows[0]) == columns
         assert [row["path"] for row in rows] == names
         assert [row["label"] for row in rows] == [HARD_NAMES[label] for label in first.labels]
         assert [float(row["confidence"]) for row in rows] == pytest.approx(first.confidence.tolist(), abs=1e-6)
+        assert [float(row["softmax"]) for row in rows] == pytest.approx(first.softmax.tolist(), abs=1e-6)
         assert {row["kept"] for row in rows} <= {"0", "1"}
 
     def test_reach(self) -> None:
@@ -195,3 +204,55 @@ class TestDamage:
         (folder / "model.safetensors").unlink()
         with pytest.raises(UserError, match="is damaged"):
             load(folder)
+
+
+class TestConfidence:
+    @pytest.fixture(scope="class")
+    def folder(self, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A saved model with what tells the confidence of new samples."""
+        folder = tmp_path_factory.mktemp("confidence")
+        result = adapt(toy.task, quick_settings())
+        with_confidence(result, assess(result)).model.save(folder)
+        return folder
+
+    def test_new_samples_get_one(self, folder: Path, toy: Toy) -> None:
+        model = candapt.load(folder)
+        predictions = model.predict(Domain(toy.target_x))
+        assert predictions.calibrated is not None
+        assert not torch.equal(predictions.confidence, predictions.softmax)
+        alone = model.predict(Domain(toy.target_x[:1]))
+        torch.testing.assert_close(alone.confidence, predictions.confidence[:1], atol=1e-5, rtol=0)
+
+    def test_batches_do_not_matter(self, folder: Path, toy: Toy) -> None:
+        model = candapt.load(folder)
+        small = replace(model, batch_size=7)
+        pair = [each.predict(Domain(toy.target_x)).confidence for each in (model, small)]
+        torch.testing.assert_close(*pair, atol=1e-5, rtol=0)
+
+    def test_a_model_without_it_gives_the_softmax(self, folder: Path, toy: Toy, tmp_path: Path) -> None:
+        shutil.copytree(folder, tmp_path / "run")
+        (tmp_path / "run" / "confidence.safetensors").unlink()
+        predictions = candapt.load(tmp_path / "run").predict(Domain(toy.target_x))
+        assert torch.equal(predictions.confidence, predictions.softmax)
+
+    @pytest.mark.parametrize("name", ["class_confidence", "reference.weights", "bank_labels", "means.agreement"])
+    def test_what_a_stranger_changed_is_refused(self, folder: Path, tmp_path: Path, name: str) -> None:
+        shutil.copytree(folder, tmp_path / "run")
+        path = tmp_path / "run" / "confidence.safetensors"
+        tensors = load_file(path)
+        tensors[name] = tensors[name][:-1].contiguous()
+        save_file(tensors, path, metadata={"kind": "pretrained"})
+        with pytest.raises(UserError, match=rf"damaged.*{name}"):
+            candapt.load(tmp_path / "run")
+
+    def test_a_kind_that_is_unknown_and_values_that_are_not_finite(self, folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(folder, tmp_path / "run")
+        path = tmp_path / "run" / "confidence.safetensors"
+        tensors = load_file(path)
+        save_file(tensors, path, metadata={"kind": "magic"})
+        with pytest.raises(UserError, match=r"damaged.*kind"):
+            candapt.load(tmp_path / "run")
+        tensors["class_confidence"][0] = torch.nan
+        save_file(tensors, path, metadata={"kind": "pretrained"})
+        with pytest.raises(UserError, match="NaN or infinite"):
+            candapt.load(tmp_path / "run")

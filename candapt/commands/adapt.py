@@ -11,7 +11,7 @@ from torch import Tensor
 
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
-from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline
+from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline, with_confidence
 from candapt.commands.parser import Given, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
@@ -130,12 +130,13 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     with _Recorder(settings, folder, truth) as recorder:
         how |= {"images": inputs.images, "parts": inputs.parts, "cache": inputs.cache}
         result = train(task, settings, callbacks=[recorder, *mapper], **how)
-    result.model.save(folder.path)
-    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
     if baseline is None and options.baseline:
         with TrainingBar(BASELINE, settings.rounds) as bar:
             baseline = train_baseline(result, [bar])
     evidence = assess(result, baseline)
+    result = with_confidence(result, evidence)
+    result.model.save(folder.path)
+    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
@@ -212,11 +213,12 @@ def summarize(result: Result, evidence: Evidence, inventory: dict[str, Any], tru
         "seconds": round(result.seconds, 2),
         "data": inventory,
         "mean_confidence": float(predictions.confidence.mean()),
+        "mean_softmax": float(predictions.softmax.mean()),
         "kept_share": float(predictions.kept.float().mean()),
         "cluster_agreement": _agreement(result),
         "predicted_counts": dict(zip(classes, counts, strict=True)),
         "versions": versions(),
-        **({} if truth is None else {"oracle": measure(truth, predictions.probabilities)}),
+        **({} if truth is None else {"oracle": measure(truth, predictions.probabilities, predictions.confidence)}),
         **evidence.describe(truth),
     }
 
@@ -236,5 +238,5 @@ def _log_outcome(result: Result, evidence: Evidence, folder: Path) -> None:
     )
     if evidence.estimate is not None:
         log.info("%s", evidence.estimate.sentence)
-    for finding in evidence.findings:
+    for finding in (*evidence.findings, *evidence.notes):
         log.warning("%s", finding.sentence)

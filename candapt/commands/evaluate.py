@@ -46,7 +46,8 @@ def run(options: EvaluateOptions) -> dict[str, Any]:
     if unknown and options.strict:
         where = str(options.labeled)
         raise UserError(f"{where!r} has samples of {unknown}, which the model does not know: remove them.")
-    figures = measure(truth, model.predict(domain).probabilities)
+    predictions = model.predict(domain)
+    figures = measure(truth, predictions.probabilities, predictions.confidence)
     output.print(f"accuracy             {figures['accuracy']:.1%}")
     output.print(f"mean class accuracy  {figures['mean_class_accuracy']:.1%}")
     output.print(f"calibration error    {figures['calibration_error']:.1%}")

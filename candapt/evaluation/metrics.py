@@ -63,12 +63,15 @@ def confusion_matrix(labels: Any, predictions: Any, *, num_classes: int | None =
     return (true * classes + predicted).bincount(minlength=classes**2).view(classes, classes)
 
 
-def expected_calibration_error(labels: Any, probabilities: Any, *, bins: int = 15) -> tuple[float, CalibrationBins]:
+def expected_calibration_error(
+    labels: Any, probabilities: Any, confidences: Any = None, *, bins: int = 15
+) -> tuple[float, CalibrationBins]:
     """Mean gap of confidence and accuracy over bins of confidence of equal width, weighted by samples; and the bins.
 
-    Labels have shape (n,), probabilities (n, classes).
+    Labels have shape (n,), probabilities (n, classes), confidences (n,): by default the largest probabilities.
     """
-    confidences, predictions = torch.as_tensor(probabilities).detach().cpu().double().max(dim=1)
+    largest, predictions = torch.as_tensor(probabilities).detach().cpu().double().max(dim=1)
+    confidences = largest if confidences is None else torch.as_tensor(confidences).detach().cpu().double()
     true, predicted = _class_indices(labels, predictions)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     places = torch.bucketize(confidences, edges[1:-1])  # an edge belongs to the bin below it
@@ -79,22 +82,50 @@ def expected_calibration_error(labels: Any, probabilities: Any, *, bins: int = 1
     return error, CalibrationBins(edges, counts, confidence, correct)
 
 
+def brier_score(right: Tensor, confidences: Tensor) -> float:
+    """Mean squared difference of confidence and being right, 1 or 0; both of shape (n,)."""
+    return float((confidences.double() - right.double()).square().mean())
+
+
+def risk_coverage_area(right: Tensor, confidences: Tensor) -> float:
+    """Error among the surest samples, averaged over how many of them one takes: low if mistakes are the least sure.
+
+    Equally sure samples count by the mean of their errors, in whatever order they come.
+
+    >>> risk_coverage_area(torch.tensor([1, 1, 0, 0]), torch.tensor([0.9, 0.8, 0.3, 0.2]))
+    0.20833333333333331
+    """
+    levels, places = torch.unique(confidences.double(), return_inverse=True)
+    errors = 1 - right.double()
+    mean_errors = places.bincount(errors, minlength=len(levels)) / places.bincount(minlength=len(levels))
+    surest_first = confidences.double().argsort(descending=True, stable=True)
+    cumulative = mean_errors[places][surest_first].cumsum(0)
+    return float((cumulative / torch.arange(1, len(errors) + 1)).mean())
+
+
 def where_known(truth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Labels and values of those samples that have a label; the others have a negative one."""
     known = truth >= 0
     return truth[known], values[known]
 
 
-def measure(truth: Tensor, probabilities: Tensor) -> dict[str, Any]:
-    """All figures that need true labels; samples without one, or of an unknown class, are counted and left out."""
+def measure(truth: Tensor, probabilities: Tensor, confidences: Tensor | None = None) -> dict[str, Any]:
+    """All figures that need true labels; samples without one, or of an unknown class, are counted and left out.
+
+    The calibration is that of the confidences, shape (n,), by default the largest probabilities.
+    """
     labels, known = where_known(truth, probabilities)
     predicted = known.argmax(1)
-    calibration, bins = expected_calibration_error(labels, known)
+    own = where_known(truth, probabilities.amax(1) if confidences is None else confidences)[1]
+    calibration, bins = expected_calibration_error(labels, known, own)
     return {
         "accuracy": accuracy(labels, predicted),
         "mean_class_accuracy": mean_class_accuracy(labels, predicted),
         "calibration_error": calibration,
         "calibration": bins.describe(),
+        "softmax_calibration_error": expected_calibration_error(labels, known)[0],
+        "brier_score": brier_score(labels == predicted, own),
+        "risk_coverage_area": risk_coverage_area(labels == predicted, own),
         "samples": len(labels),
         "left_out": len(truth) - len(labels),
         "confusion": confusion_matrix(labels, predicted, num_classes=probabilities.shape[1]).tolist(),

@@ -108,7 +108,7 @@ class Bottleneck(nn.Module):
     def __init__(self, num_inputs: int, width: int | None = None, *, dropout: float = 0.5, rank: int = 256) -> None:
         """Without a width, the map is as wide as the inputs and starts from the identity; `rank` is of its change."""
         super().__init__()
-        self.num_features = width or num_inputs
+        self.num_inputs, self.num_features = num_inputs, width or num_inputs
         self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
         self.dropout = nn.Dropout(dropout)
         if width is None:

@@ -49,6 +49,8 @@ def run_page(run: Run) -> str:
         selection=text.selection(run),
         marked=_kept_round(run) is not None,
         warnings=[str(each.get("sentence", "")) for each in run.summary.get("warnings") or []],
+        notes=[str(each.get("sentence", "")) for each in run.summary.get("notes") or []],
+        what_to_check=text.what_to_check(run),
         sections=sections,
         galleries=by_class,
         predicted=predicted,
@@ -63,6 +65,7 @@ def tables(run: Run) -> dict[str, Table | None]:
     """The tables of the page by their name in the template; None for one that needs true labels."""
     settings = [(key, shown_setting(value)) for key, value in flatten(run.config).items()]
     return {
+        "coverage": coverage_table(run),
         "rounds": rounds_table(run),
         "classes": class_table(run),
         "mistakes": mistakes_table(run),
@@ -181,6 +184,13 @@ def class_table(run: Run) -> Table:
     ]
     columns = ("class", "predicted", "share", "in the source", "share")
     return Table("Predicted classes of the target", columns, rows)
+
+
+def coverage_table(run: Run) -> Table | None:
+    """Expected accuracy of the surest predictions."""
+    columns = ("surest share", "predictions", "expected to be right")
+    rows = text.coverage(run)
+    return Table("Expected accuracy of the surest predictions", columns, rows) if rows else None
 
 
 def oracle_charts(run: Run) -> list[Chart]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from candapt.console import duration
@@ -44,6 +45,8 @@ WITHOUT_CURVE = {"round", "iteration", "seconds", "learning_rate", "kept_samples
 CLUSTERS = ("kept_share", "kept_change", "kept_classes", "label_change", "center_shift", "mean_distance")
 MAIN_SCORES = ("neighbor_information", "agreement", "class_ami")  # the others, but for the one that chose, are folded
 MEASURED = "Accuracy (oracle)"
+COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)  # shares of the predictions, the surest first, whose accuracy is shown
+USABLE = 0.95  # expected accuracy at which predictions are called usable without a check
 SCORE, ORACLE = "score_", "oracle_"  # how the keys of scores begin, and those of figures that need true labels
 
 
@@ -107,7 +110,6 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
         rows.append((MEASURED, f"{accuracy:.1%}", "measured with true labels"))
     for name, key, remark in (
         ("Agreement", "cluster_agreement", "of classifier and clusters"),
-        ("Mean confidence", "mean_confidence", "of the classifier"),
         ("Kept", "kept_share", "of the target is close to a center"),
     ):
         if (value := _number(summary, key)) is not None:
@@ -117,6 +119,42 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
     if (seconds := _number(summary, "seconds")) is not None:
         rows.append(("Time", duration(seconds), "to train"))
     return rows
+
+
+def coverage(run: Run) -> list[tuple[str, str, str]]:
+    """How many of the surest predictions are expected to be right: share, number and expected accuracy of each row.
+
+    Empty if the run's confidence is not calibrated.
+    """
+    if _number(run.section("estimated_accuracy"), "value") is None or "mean_softmax" not in run.summary:
+        return []
+    expected = expected_accuracies(run)
+    rows = []
+    for share in COVERAGES:
+        count = max(1, round(share * len(expected)))
+        rows.append((f"{share:.0%}", number(count), f"{expected[count - 1]:.1%}"))
+    return rows
+
+
+def expected_accuracies(run: Run) -> list[float]:
+    """Mean confidence of the surest prediction, of the surest two, and so on to all."""
+    surest_first = sorted((each.confidence for each in run.predictions), reverse=True)
+    return [total / count for count, total in enumerate(accumulate(surest_first), 1)]
+
+
+def what_to_check(run: Run) -> str:
+    """Which predictions can be used and which to check first, in a sentence; empty without calibrated confidence."""
+    if not coverage(run):
+        return ""
+    expected = expected_accuracies(run)
+    usable = sum(1 for each in expected if each >= USABLE)  # they fall from the surest on
+    rest, total = len(expected) - usable, len(expected)
+    if not rest:
+        return f"All {total:,} predictions together are expected to be at least {USABLE:.0%} right."
+    if not usable:
+        return f"No part of the predictions is expected to be {USABLE:.0%} right: check them before you use them."
+    sure = f"The {usable:,} surest predictions are expected to be {USABLE:.0%} right together"
+    return f"{sure}: use these, and check the other {rest:,} first."
 
 
 def selection(run: Run) -> str:

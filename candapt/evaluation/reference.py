@@ -1,0 +1,142 @@
+"""What features that no adaptation has touched say of the target: neighbors, clusters and a plain source classifier.
+
+An adapted network makes its own predictions look good, so its own features cannot tell right from wrong ones.
+Pretrained features can; if the network starts at random, those of a network trained on the source alone take their
+place.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from candapt.clustering import class_centers, cosine_distances, spherical_kmeans
+from candapt.randomness import generator
+
+NEIGHBORS = 10  # samples of each domain that a sample is compared with
+BANK = 4000  # maximum number of samples of each domain among which neighbors are looked for
+RIDGE = 0.05  # penalty on the squared weights of the source classifier
+CHUNK = 1000  # samples compared with a bank at a time
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a reference says of some target samples, whatever they are predicted as."""
+
+    target_neighbors: Tensor  # nearest other target samples of the bank, indices into it, shape (n, k)
+    source_neighbors: Tensor  # labels of the nearest source samples, shape (n, k)
+    classifier: Tensor  # probabilities by the plain source classifier, shape (n, classes)
+    clusters: Tensor  # nearest center of a clustering of the target, shape (n,)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Both domains as seen by features that no adaptation has touched, each standardized by itself."""
+
+    shift: Tensor  # mean of the target's unit vectors, shape (d,)
+    scale: Tensor  # their standard deviation, shape (d,)
+    weights: Tensor  # of the plain source classifier, shape (d, classes)
+    bias: Tensor  # shape (classes,)
+    centers: Tensor  # of the target's clusters, which start from the source's classes, shape (classes, d)
+    source: Tensor  # a bank of source samples, shape (s, d)
+    source_labels: Tensor  # shape (s,)
+    target: Tensor  # a bank of target samples, shape (t, d)
+    target_rows: Tensor  # their places in the target, shape (t,)
+
+    @classmethod
+    def of(cls, source: Tensor, labels: Tensor, target: Tensor, classes: int) -> "Reference":
+        """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels."""
+        rows = some_rows(len(target), BANK)
+        chosen = some_rows(len(source), max(BANK, NEIGHBORS * classes))
+        shift, scale = _moments(target)
+        own, other = standardized(source[chosen], *_moments(source)), standardized(target, shift, scale)
+        weights, bias = fit_classifier(own, labels[chosen], classes)
+        centers = spherical_kmeans(other, class_centers(own, labels[chosen], classes)).centers
+        return cls(shift, scale, weights, bias, centers, own, labels[chosen], other[rows], rows)
+
+    def reduced(self, samples: int) -> "Reference":
+        """The same with at most this many samples in both banks together, small enough to store with a model."""
+        source, target = some_rows(len(self.source), samples // 2), some_rows(len(self.target), samples // 2)
+        return replace(
+            self,
+            source=self.source[source],
+            source_labels=self.source_labels[source],
+            target=self.target[target],
+            target_rows=self.target_rows[target],
+        )
+
+    def view(self, features: Tensor, rows: Tensor | None = None) -> View:
+        """What it says of target samples, from their features; `rows` are their places in the target, if they have any.
+
+        A sample is no neighbor of itself.
+        """
+        units = standardized(features, self.shift, self.scale)
+        near = nearest(units, self.target, NEIGHBORS, _same(rows, self.target_rows))
+        sources = self.source_labels[nearest(units, self.source, NEIGHBORS)]
+        return View(near, sources, self.classify(units), cosine_distances(units, self.centers).argmin(1))
+
+    def classify(self, units: Tensor) -> Tensor:
+        """Probabilities by the plain source classifier, shape (n, classes), for standardized features."""
+        probabilities: Tensor = (units @ self.weights * units.shape[1] ** 0.5 + self.bias).softmax(1)
+        return probabilities
+
+
+def standardized(features: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Unit vectors after a mean and a scale of unit vectors are removed, shape (n, d)."""
+    return normalize((normalize(features.float()) - shift) / (scale + 1e-6))
+
+
+def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the unit vectors, both of shape (d,)."""
+    units = normalize(features.float())
+    return units.mean(0), units.std(0, correction=0)
+
+
+def fit_classifier(units: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Weights (d, classes) and bias (classes,) of a logistic regression on standardized features, which has no seed."""
+    inputs = units * units.shape[1] ** 0.5  # each dimension then has a variance of about one
+    weights = torch.zeros(units.shape[1], classes, requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=60, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = cross_entropy(inputs @ weights + bias, labels) + RIDGE / 2 * weights.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    with torch.enable_grad():
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return weights.detach(), bias.detach()
+
+
+def nearest(units: Tensor, bank: Tensor, count: int, same: Tensor | None = None) -> Tensor:
+    """The most similar samples of a bank for each row, indices of shape (n, count) or fewer columns.
+
+    `same` has for each row its own place in the bank, which is passed over; -1 if it has none.
+    """
+    count = max(1, min(count, len(bank) - int(same is not None)))
+    found = []
+    for start in range(0, len(units), CHUNK):
+        similarity = units[start : start + CHUNK] @ bank.T
+        if same is not None:
+            own = same[start : start + CHUNK]
+            inside = (own >= 0).nonzero().flatten()
+            similarity[inside, own[inside]] = -torch.inf
+        found.append(similarity.topk(count, dim=1).indices)
+    return torch.cat(found)
+
+
+def _same(rows: Tensor | None, bank_rows: Tensor) -> Tensor | None:
+    """For each row its place in the bank, -1 where it has none."""
+    if rows is None:
+        return None
+    places = torch.full((int(max(rows.max(), bank_rows.max())) + 1,), -1)
+    places[bank_rows] = torch.arange(len(bank_rows))
+    return places[rows]
+
+
+def some_rows(count: int, limit: int) -> Tensor:
+    """At most `limit` of `count` rows, at random but always the same and in order."""
+    return torch.randperm(count, generator=generator("bank"))[:limit].sort().values

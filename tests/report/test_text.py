@@ -1,0 +1,48 @@
+"""What a page says of the surest predictions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from candapt.report import text
+from candapt.report.run_data import Prediction, Run
+
+
+def run_with(confidences: list[float], **summary: Any) -> Run:
+    predictions = tuple(Prediction(str(row), "cat", value) for row, value in enumerate(confidences))
+    known = {"method": "can", "mean_softmax": 0.99, "estimated_accuracy": {"value": 0.7}}
+    return Run(Path(), {}, {**known, **summary}, [], ("cat", "dog"), (3,), predictions, None)
+
+
+def test_the_surest_predictions_come_first() -> None:
+    run = run_with([0.2, 1.0, 0.6, 0.8])
+    assert text.expected_accuracies(run) == pytest.approx([1.0, 0.9, 0.8, 0.65])
+    assert text.coverage(run) == [
+        ("25%", "1", "100.0%"),
+        ("50%", "2", "90.0%"),
+        ("75%", "3", "80.0%"),
+        ("90%", "4", "65.0%"),
+        ("100%", "4", "65.0%"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("confidences", "sentence"),
+    [
+        ([0.99] * 1200, "All 1,200 predictions together are expected to be at least 95% right."),
+        ([0.5] * 3, "No part of the predictions is expected to be 95% right: check them before you use them."),
+        (
+            [1.0, 0.5, 0.98, 0.4],
+            "The 2 surest predictions are expected to be 95% right together: use these, and check the other 2 first.",
+        ),
+    ],
+)
+def test_what_to_use_and_what_to_check(confidences: list[float], sentence: str) -> None:
+    assert text.what_to_check(run_with(confidences)) == sentence
+
+
+def test_nothing_is_promised_without_calibrated_confidence() -> None:
+    for run in (run_with([0.9], estimated_accuracy=None), run_with([0.9], estimated_accuracy="x")):
+        assert text.coverage(run) == []
+        assert text.what_to_check(run) == ""
