@@ -23,13 +23,17 @@ from typing import Any
 
 import torch
 
-from benchmarks import features, pseudo_labels, record, suites
+from benchmarks import baselines, features, pseudo_labels, record, suites
 from benchmarks.record import Provenance, load
+from benchmarks.shifts import Case, problem
+from candapt.adaptation import adapt
 from candapt.benchmark.runner import run_cell
 from candapt.commands import demo
 from candapt.commands.benchmark import read_arguments
 from candapt.console import show_log
 from candapt.errors import UserError
+from candapt.evaluation import metrics
+from candapt.presets import make_settings
 from candapt.storage.provenance import measured_with
 from candapt.storage.runs import versions
 
@@ -39,8 +43,8 @@ SPREADS = 3
 SUITE = "suite-"
 NOT_REPEATED = {
     **dict.fromkeys(("losses", "startup", "report", "throughput"), "times differ from run to run"),
-    **dict.fromkeys(("selection", "estimate"), "computed from the cells of a suite"),
-    **dict.fromkeys(("alarm", "tune", "fuzz", "kills", "embed"), "there is no single item to repeat"),
+    **dict.fromkeys(("selection", "calibration-office31"), "computed from the cells of a suite"),
+    **dict.fromkeys(("tune", "fuzz", "kills", "embed", "mutation", "view_noise"), "there is no single item to repeat"),
     "verify": "written by this program",
 }
 
@@ -218,7 +222,42 @@ def clustering_items(result: dict[str, Any]) -> list[Item]:
     return items
 
 
+def calibration_items(result: dict[str, Any]) -> list[Item]:
+    """The trainings that confidence and alarm are fitted on, each with its own seed."""
+    fields = Case.__dataclass_fields__
+    (made,) = result["measured_with"][:1]
+    items = []
+    for training in result["trainings"]:
+        case = Case(**{name: training[name] for name in fields})
+
+        def repeat(case: Case = case) -> float:
+            task, truth, changes = problem(case)
+            trained = adapt(task, make_settings(case.method, seed=case.seed, changes=changes))
+            return metrics.accuracy(torch.as_tensor(truth), trained.predictions.labels)
+
+        items.append(Item(case.name, training["accuracy"], made, [result["versions"]], None, 60.0, repeat))
+    return items
+
+
+def baseline_items(result: dict[str, Any]) -> list[Item]:
+    """Each baseline with each of its settings, on each task."""
+    items = []
+    for row in result["rows"]:
+        for run in row["runs"]:
+            same = baselines.runs(row["method"], row["changes"], run["seed"])
+            (again,) = (each for each in same if f"{each.source} → {each.target}" == run["task"])
+
+            def repeat(again: baselines.Run = again) -> float:
+                return float(baselines.trained(again)["accuracy"])
+
+            name = f"{row['method']} {row['changes'] or ''} {run['task']} seed {run['seed']}"
+            items.append(Item(name, run["accuracy"], result, [result["versions"]], None, run["seconds"], repeat))
+    return items
+
+
 ITEMS: dict[str, Callable[[dict[str, Any]], list[Item]]] = {
+    "baselines": baseline_items,
+    "calibration": calibration_items,
     "demo": demo_items,
     "features": feature_items,
     "pseudo_labels": clustering_items,
