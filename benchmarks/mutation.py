@@ -1,10 +1,9 @@
 """Mutation testing: small faults are put into a module one at a time, and its tests must notice each of them.
 
-`python -m benchmarks.mutation` tries every fault in `MODULES` and records the scores; a module that is recorded already
-is tried again only if its code or its tests have changed, and with `--remaining`, after tests were added, only what
-remained of it. `python -m benchmarks.mutation candapt/clustering.py` tries one module without a record. The faults are
-those of mutmut's operators. Its own runner leaves out decorated functions and whatever is not inside a function; this
-one leaves out type annotations alone. A fault that survives needs a reason in `mutation_survivors.yaml`.
+`python -m benchmarks.mutation` tries every fault in `MODULES` and records the scores; repeat the command to resume it.
+`python -m benchmarks.mutation candapt/clustering.py` tries one module without a record. The faults are those of
+mutmut's operators. Its own runner leaves out decorated functions and whatever is not inside a function; this one leaves
+out type annotations alone. A fault that survives needs a reason in `mutation_survivors.yaml`.
 """
 
 import argparse
@@ -17,6 +16,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -37,10 +37,11 @@ import yaml
 from hypothesis import strategies as st
 from mutmut.mutation.mutators import mutation_operators
 
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record
 
 ROOT = Path(__file__).parents[1]
 REASONS = Path(__file__).with_name("mutation_survivors.yaml")
+JOURNAL = ROOT / "runs" / "mutation.jsonl"
 LOSSES = "candapt/losses"
 MODULES: dict[str, Sequence[str]] = {
     f"{LOSSES}/__init__.py": ("tests/losses/test_names.py",),
@@ -58,8 +59,8 @@ MODULES: dict[str, Sequence[str]] = {
 
 SECONDS = 10.0
 """Processor time that the tests of a mutant may take, or five times that of the tests without a fault."""
-PATIENCE = 20
-"""A mutant that waits for something is ended after this many times its processor time."""
+PATIENCE = 300
+"""A mutant that waits for something is ended after this many times its processor time; a busy machine takes long."""
 MEMORY = 4 * 2**30
 """Bytes that a mutant may allocate."""
 
@@ -73,6 +74,11 @@ class Mutant:
     source: str
     line: int
     diff: str  # the changed lines, before and after
+
+    @property
+    def digest(self) -> str:
+        """Name of the mutant in the journal."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,43 @@ class _Replacer(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self.source
 
 
+class Journal:
+    """The outcomes so far, on disk, so that a run that was interrupted resumes."""
+
+    def __init__(self, tests: Sequence[str], *, earlier: bool) -> None:
+        """Read the outcomes with these tests and, with `earlier`, what other versions of them killed."""
+        self._tests, self._earlier, self.taken_from_earlier = _digest(tests), earlier, 0
+        self._known: dict[tuple[str, str], Outcome] = {}
+        self._killed: set[str] = set()
+        for line in JOURNAL.read_text(encoding="utf-8").splitlines() if JOURNAL.exists() else ():
+            entry = json.loads(line)
+            self._known[entry["tests"], entry["mutant"]] = entry["outcome"]
+            if entry["outcome"] == "killed":
+                self._killed.add(entry["mutant"])
+
+    def outcome(self, mutant: Mutant) -> Outcome | None:
+        """The outcome if the mutant was tried before."""
+        known = self._known.get((self._tests, mutant.digest))
+        if known is None and self._earlier and mutant.digest in self._killed:
+            self.taken_from_earlier += 1
+            return "killed"
+        return known
+
+    def add(self, mutant: Mutant, outcome: Outcome) -> None:
+        """Write an outcome down."""
+        JOURNAL.parent.mkdir(exist_ok=True)
+        with JOURNAL.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"tests": self._tests, "mutant": mutant.digest, "outcome": outcome}) + "\n")
+
+
+def _digest(tests: Sequence[str]) -> str:
+    """Digest of the tests and of what they share."""
+    shared = ["tests/toy.py", "tests/methods/rotated.py"]
+    shared += [str(file.relative_to(ROOT)) for file in (ROOT / "tests/references").glob("*.py")]
+    content = b"".join(name.encode() + (ROOT / name).read_bytes() for name in sorted({*tests, *shared}))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def outcome_of(path: str, source: str, tests: Sequence[str], limit: float) -> Outcome:
     """Run tests in a process of its own, which imports the module at `path` from the given source."""
     child = os.fork()
@@ -185,43 +228,34 @@ def _address_space() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def measure(path: str, tests: Sequence[str], before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Score of one module, and what its tests did not notice.
-
-    Args:
-        path: the module.
-        tests: the files with its tests.
-        before: an earlier measurement; only what remained in it is tried again, the rest counts as killed.
-    """
-    source, version = (ROOT / path).read_text(encoding="utf-8"), digest(path, tests)
+def measure(path: str, tests: Sequence[str], journal: Journal, sample: int | None = None) -> dict[str, Any]:
+    """Score of one module, of all its mutants or a sample of them, and what its tests did not notice."""
+    source = (ROOT / path).read_text(encoding="utf-8")
     mutants, limit = mutants_of(source), max(SECONDS, 5 * _usual_seconds(path, source, tests))
-    tried = {(mutant.line, mutant.diff) for mutant in mutants}
-    if before is not None:
-        known, tried = tried, {(each["line"], each["diff"]) for each in before["remaining"]}
-        if before["mutants"] != len(mutants) or not tried <= known:
-            raise RuntimeError(f"{path} is not what it was when it was recorded: try it without --remaining.")
+    chosen = random.Random(0).sample(mutants, len(mutants))[:sample]  # a larger sample holds the smaller one
     remaining: list[Remaining] = []
-    for number, mutant in enumerate(mutants, 1):
-        if (mutant.line, mutant.diff) not in tried:
-            continue
-        outcome = outcome_of(path, mutant.source, tests, limit)
+    for number, mutant in enumerate(chosen, 1):
+        outcome = journal.outcome(mutant)
+        if outcome is None:
+            outcome = outcome_of(path, mutant.source, tests, limit)
+            journal.add(mutant, outcome)
         if outcome != "killed":
             remaining.append(Remaining(mutant.line, outcome, mutant.diff))
-            print(f"{path}:{mutant.line} {outcome} ({number} of {len(mutants)})\n{mutant.diff}", flush=True)
+            print(f"{path}:{mutant.line} {outcome} ({number} of {len(chosen)})\n{mutant.diff}", flush=True)
     survived, timeouts = (sum(each.outcome == kind for each in remaining) for kind in ("survived", "timeout"))
-    killed = len(mutants) - len(remaining)
-    print(f"{path}: {killed} of {len(mutants)} killed, {survived} survived, {timeouts} timeouts", flush=True)
+    killed = len(chosen) - len(remaining)
+    print(f"{path}: {killed} of {len(chosen)} killed, {survived} survived, {timeouts} timeouts", flush=True)
     return {
         "module": path,
         "tests": list(tests),
-        "digest": version,  # of what was there at the start
-        "tried_again": None if before is None else len(tried),  # None: all were tried with these tests
         "mutants": len(mutants),
+        "tried": len(chosen),
         "killed": killed,
+        "killed_by_earlier_tests": journal.taken_from_earlier,
         "survived": survived,
         "timeouts": timeouts,
-        "score": round(killed / len(mutants), 4),
-        "remaining": [asdict(each) for each in remaining],
+        "score": round(killed / len(chosen), 4),
+        "remaining": [asdict(each) for each in sorted(remaining, key=lambda each: (each.line, each.diff))],
     }
 
 
@@ -232,22 +266,6 @@ def _usual_seconds(path: str, source: str, tests: Sequence[str]) -> float:
         raise RuntimeError(f"The tests of {path} fail without a fault.")
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
-
-
-def digest(path: str, tests: Sequence[str]) -> str:
-    """Digest of everything that decides the outcome for a module."""
-    shared = [str(file.relative_to(ROOT)) for file in (ROOT / "tests/references").glob("*.py")]
-    content = hashlib.sha256()
-    for name in sorted({path, *tests, *shared, "tests/conftest.py", "tests/toy.py"}):
-        content.update(name.encode() + (ROOT / name).read_bytes())
-    return content.hexdigest()[:16]
-
-
-def recorded() -> dict[str, dict[str, Any]]:
-    """What the last record says of each module."""
-    path = RESULTS / "mutation.json"
-    modules = json.loads(path.read_text(encoding="utf-8"))["modules"] if path.exists() else []
-    return {each["module"]: each for each in modules}
 
 
 def explained(measured: dict[str, Any]) -> dict[str, Any]:
@@ -291,30 +309,27 @@ def _warm_up_hypothesis(number: int, numbers: list[float], choice: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", choices=[*MODULES, []], help="modules to try, without a record")
-    parser.add_argument("--remaining", action="store_true", help="after tests were added: try only what remained")
+    parser.add_argument("--sample", type=int, help="try this many mutants of each module, chosen at random")
+    parser.add_argument(
+        "--remaining", action="store_true", help="tests were only added: do not try again what they kill"
+    )
     arguments = parser.parse_args()
     prepare()
-    if arguments.modules:
-        for path in arguments.modules:
-            measure(path, MODULES[path])
-        return
-    measured = recorded()
-    for path, tests in MODULES.items():
-        before = measured.get(path)
-        if before is None or before["digest"] != digest(path, tests):
-            measured[path] = measure(path, tests, before if arguments.remaining else None)
-        summarize([explained(measured[each]) for each in MODULES if each in measured])
+    measured = []
+    for path in arguments.modules or MODULES:
+        journal = Journal(MODULES[path], earlier=arguments.remaining)
+        measured.append(explained(measure(path, MODULES[path], journal, arguments.sample)))
+    if not arguments.modules:
+        summarize(measured)
 
 
 def summarize(modules: list[dict[str, Any]]) -> None:
-    """Record what has been measured so far."""
-    mutants, killed = (sum(each[name] for each in modules) for name in ("mutants", "killed"))
+    """Record the measurements."""
+    totals = {name: sum(each[name] for each in modules) for name in ("mutants", "tried", "killed")}
+    score = round(totals["killed"] / totals["tried"], 4)
     unexplained = sum(each["reason"] is None for module in modules for each in module["remaining"])
-    print(
-        f"{killed} of {mutants} killed: {killed / mutants:.1%}; {unexplained} of the others have no reason", flush=True
-    )
-    entries = {"mutants": mutants, "killed": killed, "score": round(killed / mutants, 4), "modules": modules}
-    record("mutation", entries)
+    print(f"{totals}, {score:.1%}; {unexplained} of those that remain have no reason", flush=True)
+    record("mutation", {**totals, "score": score, "modules": modules})
 
 
 if __name__ == "__main__":
