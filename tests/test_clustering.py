@@ -93,6 +93,7 @@ def test_kmeans_equals_loops(seed: int, unit: bool, tolerance: float, max_steps:
     assert clusters.steps == steps
     np.testing.assert_allclose(clusters.distances, distances, atol=1e-12)
     np.testing.assert_allclose(clusters.centers, centers, rtol=1e-10)
+    assert clusters.kept.dtype == torch.bool
     assert clusters.kept.all()
 
 
@@ -380,6 +381,7 @@ def test_at_least_counts_kept_samples_only() -> None:
     assert clusters.within(0.5).at_least(3).kept_classes.tolist() == [2]
     assert clusters.within(0.5).at_least(3).kept_labels.tolist() == [-1, -1, -1, 2, 2, 2, -1]
     assert clusters.at_least(4).kept_classes.tolist() == []
+    assert clusters.within(0.0).at_least(1).closest(0.5).kept_labels.tolist() == [-1] * 7
     assert clusters.kept.all()  # a filter leaves what it is called on as it was
 
 
@@ -426,6 +428,9 @@ def test_center_shift() -> None:
     assert center_shift(before, torch.tensor([[0.0, 5.0], [0.0, 1.0]])) == pytest.approx(0.25)
     assert center_shift(before, -before) == pytest.approx(1.0)
     assert center_shift(torch.zeros(2, 2), torch.zeros(2, 2)) == 0.0
+    before, now = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    assert center_shift(before, now) == 0.25  # the first has no direction, but stays
+    before = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     with pytest.raises(ValueError, match="same classes"):
         center_shift(before, before[:1])
 
@@ -529,9 +534,13 @@ def test_mixed_precision_is_raised_to_the_higher() -> None:
     single = features.float()
     assert cosine_distances(single, initial).dtype == torch.float64
     assert cosine_distances(features.half(), initial.half()).dtype == torch.float32
+    assert cosine_distances(features, initial.float()).dtype == torch.float64
     assert spherical_kmeans(single, initial).centers.dtype == torch.float64
+    assert spherical_kmeans(features, initial.float()).centers.dtype == torch.float64
     assert center_shift(initial.float(), initial) < 1e-12
-    assert center_shift(initial.half(), initial.half()) == 0
+    before, now = initial.half(), (initial + 0.1).half()
+    exact = center_shift(before.double(), now.double())
+    assert center_shift(before, now) == pytest.approx(exact, abs=1e-6) == center_shift(before.double(), now)
 
 
 def test_distances_beyond_rounding_are_cut_off() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ def test_deep_embedded_validation_matches_its_reference(count: int, seed: int) -
 def test_equal_weights_leave_the_plain_risk() -> None:
     losses = torch.tensor([0.5, 1.5, 4.0])
     assert scores.deep_embedded_validation(losses, torch.ones(3)) == pytest.approx(2.0)
+    assert scores.deep_embedded_validation(losses, 3 * torch.ones(3)) == pytest.approx(6.0)
 
 
 def test_sure_and_varied_predictions_score_best() -> None:
@@ -78,12 +80,10 @@ def test_class_ami_compares_directions_and_is_the_same_each_time() -> None:
     lengths = 0.01 + 100 * torch.rand(160, 1, generator=generator(1))
     assert scores.class_ami(lengths * features, groups, 4) == pytest.approx(value)
     assert scores.class_ami(features + 1e-9, 3 - groups, 4) == pytest.approx(value)
-    random = np.random.get_state()[1].copy(), torch.get_rng_state()
-    np.random.seed(5)
-    torch.manual_seed(5)
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist()
     assert scores.class_ami(features, groups, 4) == value
-    np.random.seed(random[0][:1])
-    torch.set_rng_state(random[1])
+    assert torch.equal(torch.get_rng_state(), states[0])  # nothing is drawn from what others draw from
+    assert np.random.get_state()[1].tolist() == states[1]
     assert scores.class_ami(features.half(), groups, 4) == pytest.approx(value, abs=0.05)
 
 
@@ -129,8 +129,9 @@ def test_neighbors_match_their_reference() -> None:
 def test_neighbor_information_matches_its_reference() -> None:
     features, labels = grouped(each=8, spread=1.5), torch.arange(4).repeat_interleave(8)
     near = scores.nearest_neighbors(features, 5)
-    expected = reference.neighbor_information(labels.tolist(), features, 5, 4)
-    assert scores.neighbor_information(labels, near, 4) == pytest.approx(expected)
+    for merged, classes in ((labels, 4), (labels // 2, 2)):
+        expected = reference.neighbor_information(merged.tolist(), features, 5, classes)
+        assert scores.neighbor_information(merged, near, classes) == pytest.approx(expected)
 
 
 def test_neighbor_information_rewards_no_collapse() -> None:
@@ -212,6 +213,14 @@ class TestDomains:
         assert 0 < plain.error == pytest.approx(scaled.error)
         torch.testing.assert_close(plain.weights, scaled.weights, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(plain.weights, half.weights, rtol=0.1, atol=0.01)
+
+    def test_directions_that_hardly_differ_are_told_apart_as_well(self) -> None:
+        draw = generator(0)
+        source, target = torch.tensor([1.0, 0.0, 0.0]) + 1e-4 * torch.randn(2, 200, 3, generator=draw)
+        test = scores.tell_domains_apart(source, target + torch.tensor([0.0, 1e-3, 0.0]), generator(0))
+        assert test is not None
+        assert test.error < 0.01
+        assert float(test.weights.max()) < 0.3
 
     def test_features_that_are_all_the_same_say_nothing_and_break_nothing(self) -> None:
         test = scores.tell_domains_apart(torch.ones(10, 3), torch.ones(10, 3), generator(0))
@@ -344,6 +353,14 @@ class TestAll:
         reasons = {name: score.incomparable for name, score in scores.SCORES.items() if score.incomparable}
         assert reasons.keys() == {"first_agreement"}
         assert re.fullmatch(r"a training [a-z ]+", reasons["first_agreement"])
+
+    def test_evidence_and_scores_stay_as_they_are(self) -> None:
+        evidence = self.evidence()
+        with pytest.raises(FrozenInstanceError):
+            evidence.seed = 2  # type: ignore[misc]
+        with pytest.raises(FrozenInstanceError):
+            scores.SCORES["snd"].title = "S"  # type: ignore[misc]
+        assert evidence != self.evidence()  # a comparison by value would ask tensors for one bool
 
     def test_a_score_is_added_by_its_decorator(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scores, "SCORES", {})

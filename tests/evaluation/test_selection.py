@@ -1,5 +1,7 @@
 """Which round is chosen."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 
 from candapt.errors import UserError
@@ -87,6 +89,8 @@ def test_the_merit_of_a_round() -> None:
 def test_a_choice_is_described_with_the_round_it_was_made_against() -> None:
     choice = Choice("snd", 4, 1.5, 7, 1.25, 0.125)
     last = {"round": 7, "value": 1.25, "differing_predictions": 0.125}
+    with pytest.raises(FrozenInstanceError):
+        choice.round = 5  # type: ignore[misc]
     assert choice.describe() == {"score": "snd", "round": 4, "value": 1.5, "last": last}
 
 
