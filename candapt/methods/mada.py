@@ -19,8 +19,8 @@ class MADASettings:
 
     weight: float = setting(0.3, search=Range(0.03, 3, log=True))
     """Weight of the discriminators' cross-entropy, added over the classes, as in the authors' code."""
-    constant_weights: bool = False
-    """Detach the probabilities that weight the features, as the authors' code does."""
+    constant_weights: bool = True
+    """Detach the probabilities that weight the features, as the authors' code does; the paper's formula does not."""
     width: int = 128
     """Width of the two hidden layers of each discriminator; the authors' code has 1024."""
     dropout: float = 0.5
