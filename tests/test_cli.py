@@ -31,6 +31,7 @@ from candapt.methods import METHODS
 from candapt.presets import PRESETS, make_settings
 from candapt.settings import setting
 from candapt.storage.runs import describe_settings
+from tests.predictions import rows, without_confidence
 from tests.toy import QUICK, Toy
 
 FLAGS = [word for name, value in (QUICK | {"report": False}).items() for word in (f"--{name}", str(value))]
@@ -45,16 +46,6 @@ def run(*words: object) -> None:
 def adapt(source: Path, target: Path, out: Path, *more: object) -> Path:
     run("adapt", source, target, "--out", out, *FLAGS, *more)
     return out
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return list(csv.DictReader(file))
-
-
-def without_confidence(path: Path) -> list[dict[str, str]]:
-    """Predictions but for what depends on the samples beside them."""
-    return [{name: value for name, value in row.items() if name != "confidence"} for row in rows(path)]
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
