@@ -47,7 +47,12 @@ MODULES: dict[str, Sequence[str]] = {
     f"{LOSSES}/__init__.py": ("tests/losses/test_names.py",),
     f"{LOSSES}/adversarial.py": ("tests/losses/test_predictions.py", "tests/methods/test_adversarial.py"),
     f"{LOSSES}/cdd.py": ("tests/losses/test_cdd.py",),
-    f"{LOSSES}/kernels.py": ("tests/losses/test_kernels.py", "tests/losses/test_mmd.py", "tests/losses/test_cdd.py"),
+    f"{LOSSES}/kernels.py": (
+        "tests/losses/test_kernels.py",
+        "tests/losses/test_cdd.py",
+        "tests/losses/test_mmd.py",
+        "tests/losses/test_predictions.py",
+    ),
     f"{LOSSES}/mmd.py": ("tests/losses/test_mmd.py",),
     f"{LOSSES}/predictions.py": ("tests/losses/test_predictions.py",),
     "candapt/clustering.py": ("tests/test_clustering.py",),

@@ -538,6 +538,9 @@ def test_mixed_precision_is_raised_to_the_higher() -> None:
     assert spherical_kmeans(single, initial).centers.dtype == torch.float64
     assert spherical_kmeans(features, initial.float()).centers.dtype == torch.float64
     assert center_shift(initial.float(), initial) < 1e-12
+    single, moved = initial.float(), initial + 1e-3
+    exact = center_shift(single.double(), moved)
+    assert center_shift(single, moved) == pytest.approx(exact, abs=1e-12) == center_shift(moved, single)
     before, now = initial.half(), (initial + 0.1).half()
     exact = center_shift(before.double(), now.double())
     assert center_shift(before, now) == pytest.approx(exact, abs=1e-6) == center_shift(before.double(), now)

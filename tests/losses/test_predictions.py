@@ -223,6 +223,7 @@ def test_weights_take_a_gradient_only_on_request() -> None:
     first.requires_grad_()
     held, free = (minimum_class_confusion(first, constant_weights=constant) for constant in (True, False))
     assert torch.equal(held, free)
+    assert torch.equal(gradient(minimum_class_confusion(first), first), gradient(held, first))  # as the authors do
     assert not torch.allclose(gradient(held, first), gradient(free, first))
     assert torch.autograd.gradcheck(lambda x: minimum_class_confusion(x, constant_weights=False), (first,))
 
