@@ -44,10 +44,12 @@ from candapt.evaluation.confidence import (
 )
 from candapt.evaluation.metrics import brier_score, expected_calibration_error, risk_coverage_area
 from candapt.evaluation.reference import Reference, View
+from candapt.randomness import generator
 from candapt.storage.files import write_json
 
 REGULARIZATION = 0.03  # C of the logistic regression on standardized evidence, a thousand samples for each training
 COVERED = 0.9  # share of trainings whose accuracy lies in the range of the estimate
+SMALL = ((15, 40), (15, 100), (40, 15), (40, 100), (100, 15), (100, 40))  # samples per class of target and source
 SURE = ("softmax", "neighbors", "classifier", "neighbor_classifier")
 USED: dict[tuple[Kind, Scope], tuple[str, ...]] = {
     ("pretrained", "domain"): tuple(name for name in EVIDENCE if name != "class_confidence"),
@@ -66,6 +68,7 @@ class Measured:
     """A training's evidence by scope, and whether its predictions are right."""
 
     case: Case
+    per_class: tuple[int, int] | None  # samples of target and source per class if there are only a few
     classes: int
     probabilities: Tensor
     evidence: dict[str, Columns]
@@ -98,7 +101,7 @@ def main() -> None:
     if options.apply:
         apply_to(options.apply)
         return
-    trainings = [measured(stored(case, options.out)) for case in cases()]
+    trainings = [measured(each) for case in cases() for each in sizes(stored(case, options.out))]
     fitted, rows = {}, []
     for kind in ("pretrained", "scratch"):
         own = [each for each in trainings if each.case.kind == kind]
@@ -108,6 +111,26 @@ def main() -> None:
     write_json(FILE, fitted)
     sources = [each.provenance for each in trainings]
     record("calibration", {"measured_with": distinct(sources), "trainings": rows})
+
+
+def sizes(result: Stored) -> Iterator[Stored]:
+    """A training as it is and, of pretrained features without a fault, as if both domains had only a few samples.
+
+    The fewer samples of a class there are, the fewer of the ten nearest ones can be of it.
+    """
+    yield result
+    if result.case.kind == "pretrained" and result.case.fault == "as it is":
+        for each in SMALL:
+            draw = generator(result.case.name, *each)
+            target = torch.randperm(len(result.target), generator=draw)[: each[0] * result.classes]
+            source = torch.randperm(len(result.source), generator=draw)[: each[1] * result.classes]
+            yield replace(
+                result,
+                per_class=each,
+                **{n: getattr(result, n)[source] for n in ("source", "source_labels")},
+                **{n: getattr(result, n)[target] for n in ("target", "truth", "probabilities", "cluster_labels")},
+                **{n: getattr(result, n)[target] for n in ("base_probabilities", "base_cluster_labels")},
+            )
 
 
 def measured(result: Stored) -> Measured:
@@ -123,6 +146,7 @@ def measured(result: Stored) -> Measured:
     )
     return Measured(
         result.case,
+        result.per_class,
         result.classes,
         result.probabilities,
         {
@@ -193,6 +217,7 @@ def figures(each: Measured, values: Mapping[str, Tensor], base: Tensor) -> dict[
     facts = replace(each.facts, expected=(float(values["domain"].mean()), float(base.mean())))
     return {
         **asdict(each.case),
+        "per_class": each.per_class,
         **quality(each.right, each.probabilities, values),
         "source_only_accuracy": float(each.base_right.double().mean()),
         **alarm_figures(each.is_bad, facts),

@@ -77,6 +77,7 @@ class Stored:
     source_labels: Tensor
     target: Tensor  # untouched features
     provenance: dict[str, Any]
+    per_class: tuple[int, int] | None = None  # samples of target and source per class if there are only a few
 
 
 def cases() -> Iterator[Case]:
@@ -99,7 +100,8 @@ def stored(case: Case, folder: Path) -> Stored:
         tensors |= {"source": torch.as_tensor(sx), "source_labels": torch.as_tensor(sy), "target": torch.as_tensor(tx)}
     long = {name: tensors[name].long() for name in ("truth", "cluster_labels", "base_cluster_labels", "source_labels")}
     tensors |= long | {name: tensors[name].float() for name in ("source", "target")}
-    return Stored(case, tensors["probabilities"].shape[1], **tensors, provenance=provenance)
+    content: dict[str, Any] = {**tensors, "provenance": provenance}
+    return Stored(case, tensors["probabilities"].shape[1], **content)
 
 
 def run(case: Case, path: Path) -> None:

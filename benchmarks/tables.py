@@ -370,8 +370,10 @@ GROUPS: dict[str, Callable[[dict[str, Any]], bool]] = {
 def confidence() -> str:
     """How well calibrated the confidence is, on targets that no fit has seen."""
     result = load("calibration")
-    whole = [run for run in result["trainings"] if run["fault"] == "as it is"]
+    good = [run for run in result["trainings"] if run["fault"] == "as it is"]
+    whole = [run for run in good if not run["per_class"]]
     groups = {name: [run for run in whole if holds(run)] for name, holds in GROUPS.items()}
+    groups["PACS, few samples"] = [run for run in good if run["per_class"]]
     rows = [_confidence_row(name, runs) for name, runs in groups.items()]
     if is_recorded("calibration-office31"):
         office = load("calibration-office31")["runs"]
@@ -410,9 +412,10 @@ def estimate() -> str:
             runs = [
                 run
                 for run in result["trainings"]
-                if run["fault"] == fault and (run["collection"] == "pacs") == (kind == "pacs")
+                if run["fault"] == fault and (run["collection"] == "pacs") == (kind == "pacs") and not run["per_class"]
             ]
             rows.append(_estimate_row(f"{name}, {fault}", runs))
+    rows.append(_estimate_row("PACS, few samples", [run for run in result["trainings"] if run["per_class"]]))
     if is_recorded("calibration-office31"):
         office = load("calibration-office31")["runs"]
         rows.append(_estimate_row("Office-31, CAN", [run for run in office if run["method"] == "can"]))
@@ -433,7 +436,7 @@ def alarm() -> str:
     """How often the alarm speaks, on targets that no fit has seen."""
     result = load("calibration")
     groups = {
-        "PACS": [run for run in result["trainings"] if run["collection"] == "pacs"],
+        "PACS": [run for run in result["trainings"] if run["collection"] == "pacs" and not run["per_class"]],
         "digits": [run for run in result["trainings"] if run["collection"] != "pacs"],
     }
     if is_recorded("calibration-office31"):

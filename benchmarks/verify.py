@@ -227,7 +227,7 @@ def calibration_items(result: dict[str, Any]) -> list[Item]:
     fields = Case.__dataclass_fields__
     (made,) = result["measured_with"][:1]
     items = []
-    for training in result["trainings"]:
+    for training in (each for each in result["trainings"] if not each["per_class"]):
         case = Case(**{name: training[name] for name in fields})
 
         def repeat(case: Case = case) -> float:

@@ -5,6 +5,7 @@ The log odds of being right are a weighted sum of evidence. `python -m benchmark
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,10 +34,11 @@ EVIDENCE = {
     "neighbor_classifier": "the same, averaged over the nearest target samples",
     "clusters": "whether a clustering of the untouched features agrees",
     "softmax": "log odds of the network's own probability",
-    "all_neighbors": "`neighbors` over the whole target, as log odds",
     "all_neighbor_classifier": "`neighbor_classifier` over the whole target, as log odds",
     "class_agreement": "share of the samples predicted as the class on which the classifier agrees, as log odds",
     "class_source_neighbors": "`source_neighbors` over the samples predicted as the class, as log odds",
+    "target_density": "target samples to find neighbors among, per class, as decimal logarithm",
+    "source_density": "the same of the source",
     "class_confidence": "confidence over the samples predicted as the class, as log odds",
 }  # what there is for each prediction
 
@@ -45,7 +47,6 @@ EVIDENCE = {
 class Means:
     """Evidence averaged over the whole target and over the samples predicted as each class."""
 
-    neighbors: Tensor  # scalar
     neighbor_classifier: Tensor  # scalar
     agreement: Tensor  # shape (classes,)
     source_neighbors: Tensor  # shape (classes,)
@@ -71,7 +72,6 @@ def whole_domain(reference: Reference, view: View, probabilities: Tensor) -> tup
     evidence = _of_samples(reference, view, probabilities, labels[reference.target_rows])
     agrees = (view.classifier.argmax(1) == labels).float()
     means = Means(
-        evidence["neighbors"].mean(),
         evidence["neighbor_classifier"].mean(),
         class_means(agrees, labels, classes),
         class_means(evidence["source_neighbors"], labels, classes),
@@ -81,8 +81,10 @@ def whole_domain(reference: Reference, view: View, probabilities: Tensor) -> tup
 
 def _of_samples(reference: Reference, view: View, probabilities: Tensor, bank_labels: Tensor) -> dict[str, Tensor]:
     """Evidence from each sample's own neighborhood; `bank_labels` are predictions for the bank's target samples."""
-    labels = probabilities.argmax(1)
+    (count, classes), labels = probabilities.shape, probabilities.argmax(1)
     own, bank_classifier = labels[:, None], reference.classify(reference.target)
+    densities = (math.log10(len(bank) / classes) for bank in (reference.target, reference.source))
+    target_density, source_density = (torch.full((count,), each) for each in densities)
     return {
         "neighbors": (bank_labels[view.target_neighbors] == own).float().mean(1),
         "source_neighbors": (view.source_neighbors == own).float().mean(1),
@@ -90,13 +92,14 @@ def _of_samples(reference: Reference, view: View, probabilities: Tensor, bank_la
         "neighbor_classifier": bank_classifier[view.target_neighbors].mean(1).gather(1, own).squeeze(1),
         "clusters": (view.clusters == labels).float(),
         "softmax": log_odds(probabilities.amax(1), SOFTMAX_EDGE),
+        "target_density": target_density,
+        "source_density": source_density,
     }
 
 
 def _of_means(means: Means, labels: Tensor) -> dict[str, Tensor]:
     """Evidence from the target as a whole and from each prediction's class."""
     return {
-        "all_neighbors": log_odds(means.neighbors).expand(len(labels)),
         "all_neighbor_classifier": log_odds(means.neighbor_classifier).expand(len(labels)),
         "class_agreement": log_odds(means.agreement)[labels],
         "class_source_neighbors": log_odds(means.source_neighbors)[labels],
@@ -172,8 +175,8 @@ class SampleConfidence:
                 **{"reference.centers": (classes, width), "bank_labels": (banks[1],)},
                 **{"reference.source": (banks[0], width), "reference.source_labels": (banks[0],)},
                 **{"reference.target": (banks[1], width), "reference.target_rows": (banks[1],)},
-                **{"means.neighbors": (), "means.neighbor_classifier": ()},
-                **{"means.agreement": (classes,), "means.source_neighbors": (classes,)},
+                **{"means.neighbor_classifier": (), "means.agreement": (classes,)},
+                "means.source_neighbors": (classes,),
             }
         shapes = {name: tuple(value.shape) for name, value in self.tensors().items()}
         if shapes != expected:

@@ -68,7 +68,8 @@ def test_evidence_against_one_sample_at_a_time(reference: Reference, view: View)
         }
         for name, value in expected.items():
             assert float(evidence[name][row]) == pytest.approx(value, abs=1e-4), name
-    assert float(evidence["all_neighbors"][0]) == pytest.approx(odds(float(evidence["neighbors"].mean())), abs=1e-4)
+    assert evidence["target_density"].tolist() == pytest.approx([math.log10(60 / CLASSES)] * len(LABELS))
+    assert evidence["source_density"].tolist() == pytest.approx([math.log10(60 / CLASSES)] * len(LABELS))
     mean = float(evidence["neighbor_classifier"].mean())
     assert evidence["all_neighbor_classifier"].tolist() == pytest.approx([odds(mean)] * len(LABELS), abs=1e-4)
     assert evidence.keys() == EVIDENCE.keys() - {"class_confidence"}
