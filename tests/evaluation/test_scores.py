@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 
 from candapt.clustering import Clusters
 from candapt.evaluation import scores
@@ -222,6 +222,15 @@ class TestDomains:
         assert test.error < 0.01
         assert float(test.weights.max()) < 0.3
 
+    def test_features_that_are_always_zero_do_not_matter(self) -> None:
+        source, target = grouped(seed=0, spread=2.0), grouped(seed=1, spread=2.0)
+        plain, padded = (
+            scores.tell_domains_apart(pad(source, (0, n)), pad(target, (0, n)), generator(0)) for n in (0, 30)
+        )
+        assert plain is not None
+        assert padded is not None
+        torch.testing.assert_close(plain.weights, padded.weights, rtol=1e-3, atol=1e-5)
+
     def test_features_that_are_all_the_same_say_nothing_and_break_nothing(self) -> None:
         test = scores.tell_domains_apart(torch.ones(10, 3), torch.ones(10, 3), generator(0))
         assert test is not None
@@ -373,6 +382,7 @@ class TestAll:
         assert scores.all_scores(self.evidence()) == {"constant": 0.5}
         row = scores.SCORES["constant"]
         assert row == scores.Score("Constant", "always the same", constant, True, False, "", False)
+        assert row == scores.Score("Constant", "always the same", constant)
         scores.score("other", "O", "o", higher_is_better=False, is_share=True, incomparable="x", needs_held_out=True)(
             constant
         )
