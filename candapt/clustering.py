@@ -32,16 +32,17 @@ class Clusters:
         large = self._kept_counts() >= min_samples  # (M,)
         return replace(self, kept=self.kept & large[self.labels])
 
-    def closest(self, share: float, *, least: int = 1) -> "Clusters":
+    def closest(self, share: float, *, least: int = 1, by: Tensor | None = None) -> "Clusters":
         """Keep this share of each cluster, the samples nearest to its center; unlike `within`, adapts to their widths.
 
         The number of samples is rounded and never below `least`; of equally distant samples the first come first.
+        Other values, `by`, of shape (n,), may take the place of the distances: samples with the lowest are kept.
         """
         if not 0 <= share <= 1:
             raise ValueError(f"The share of a cluster to keep is {share}, but must be between 0 and 1.")
         counts = self._kept_counts()
         quotas = (counts * share).round().clamp_min(least)  # (M,)
-        nearest_first = self.distances.argsort(stable=True)
+        nearest_first = (self.distances if by is None else by).argsort(stable=True)
         nearest_first = nearest_first[self.kept[nearest_first]]
         order = nearest_first[self.labels[nearest_first].argsort(stable=True)]  # by class, then by distance
         labels = self.labels[order]

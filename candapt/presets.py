@@ -14,6 +14,7 @@ DEFAULT = "default"
 _COMMON = {
     "rounds": 50,
     "network.bottleneck": None,
+    "network.heads": 1,
     "network.dropout": 0.0,
     "training.optimizer": "sgd",
     "training.new_layers": 10.0,
@@ -28,6 +29,8 @@ _COMMON = {
     "can.classes": 10,
     "can.samples": 3,
     "can.warmup": 0,
+    "can.labels": "clusters",
+    "can.selection": "distance",
 }  # what the paper's text and the authors' code have in common
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -65,16 +68,19 @@ def make_settings(
     seed: int = 0,
     defaults: Mapping[str, Any] | None = None,
     changes: Mapping[str, Any] | None = None,
+    recipe: bool = True,
 ) -> Settings:
-    """Settings from a preset, other defaults and explicit changes, each of which overrides the one before.
+    """Settings from the method's recipe, a preset, other defaults and explicit changes; each overrides the one before.
 
     Defaults and changes are values by flag name, for instance {"rounds": 5, "can.weight": 0.5}; a default for a setting
     that the method does not have is ignored, such a change raises a `UserError`, as does a value outside its limits.
+    Without the recipe, settings that nothing else names are as in version 0.1.
     """
     known_name(method, METHODS, "method")
     known_name(preset, PRESETS, "preset")
     settings = Settings(method=method, seed=seed, method_settings=METHODS[method].Settings())
-    inherited = for_family({**PRESETS[preset], **(defaults or {})}, method)
+    own = METHODS[method].recipe if recipe else {}
+    inherited = for_family({**own, **PRESETS[preset], **(defaults or {})}, method)
     values = {name: value for name, value in inherited.items() if settings.has(name)}
     for name, value in (changes or {}).items():
         if not settings.has(name):

@@ -126,10 +126,18 @@ def parse_training(
         if values.get(name) is None:
             kinds = parser.flags[name].help.partition(": ")[2].rstrip(".")
             raise UserError(f"{name.upper()} is missing: give a {kinds}, or a --config that names it.")
-    settings = make_settings(method, preset=preset, seed=values.get("seed", 0), changes=setting_changes(values))
+    changes, recipe = setting_changes(values), not is_former(config)
+    settings = make_settings(method, preset=preset, seed=values.get("seed", 0), changes=changes, recipe=recipe)
     check_selection(settings.select)
     own = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
     return kind(**own, settings=settings, images=image_choice(values))
+
+
+def is_former(config: Mapping[str, Any]) -> bool:
+    """Whether a run of version 0.1 wrote this configuration; it names all settings that there were."""
+    network, training = config.get("network"), config.get("training")
+    complete = isinstance(network, Mapping) and isinstance(training, Mapping) and {"rank", "views"} <= network.keys()
+    return complete and "heads" not in (network or {}) and "evaluation_batch" in (training or {})
 
 
 def setting_changes(values: Mapping[str, Any]) -> dict[str, Any]:

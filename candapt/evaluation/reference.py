@@ -20,11 +20,14 @@ RIDGE = 0.05  # penalty on the squared weights of the source classifier
 CHUNK = 1000  # samples compared with a bank at a time
 
 
+SUPPORT = {"neighbors": 2.0, "classifier": 1.0, "source_neighbors": 1.0, "clusters": 0.5}  # weights in `support`
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """What a reference says of some target samples, whatever they are predicted as."""
 
-    target_neighbors: Tensor  # nearest other target samples of the bank, indices into it, shape (n, k)
+    target_neighbors: Tensor  # nearest other target samples, places in the bank or in the target, shape (n, k)
     source_neighbors: Tensor  # labels of the nearest source samples, shape (n, k)
     classifier: Tensor  # probabilities by the plain source classifier, shape (n, classes)
     clusters: Tensor  # nearest center of a clustering of the target, shape (n,)
@@ -76,10 +79,30 @@ class Reference:
         sources = self.source_labels[nearest(units, self.source, NEIGHBORS)]
         return View(near, sources, self.classify(units), cosine_distances(units, self.centers).argmin(1))
 
+    def view_of_target(self, features: Tensor) -> View:
+        """What it says of the whole target, from its features (m, d); neighbors are places in the target."""
+        view = self.view(features, torch.arange(len(features)))
+        return replace(view, target_neighbors=self.target_rows[view.target_neighbors])
+
     def classify(self, units: Tensor) -> Tensor:
         """Probabilities by the plain source classifier, shape (n, classes), for standardized features."""
         probabilities: Tensor = (units @ self.weights * units.shape[1] ** 0.5 + self.bias).softmax(1)
         return probabilities
+
+
+def support(view: View, labels: Tensor) -> Tensor:
+    """How far untouched features agree with a label for each sample of the whole target, shape (n,).
+
+    `view` is a `view_of_target`. Neighbors count twice: on PACS no other evidence orders samples as well.
+    """
+    own = labels[:, None]
+    evidence = {
+        "neighbors": (labels[view.target_neighbors] == own).float().mean(1),
+        "classifier": view.classifier.gather(1, own).squeeze(1),
+        "source_neighbors": (view.source_neighbors == own).float().mean(1),
+        "clusters": (view.clusters == labels).float(),
+    }
+    return torch.stack([weight * evidence[name] for name, weight in SUPPORT.items()]).sum(0)
 
 
 def standardized(features: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

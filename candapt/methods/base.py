@@ -6,10 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
+from candapt.evaluation.reference import View
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
 
@@ -56,6 +58,7 @@ class Round:
     steps: int | None  # steps of the round; None lets the method choose
     embed: Callable[[Side], Outputs]  # features and logits of a whole domain by the network as it is now
     previous: Clusters | None  # clusters of the round before
+    view: View | None = None  # what features that no adaptation has touched say of the target; None if there are none
 
     def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
         """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""
@@ -82,6 +85,7 @@ class Method(nn.Module):
     """
 
     Settings: ClassVar[type[Any]]  # frozen dataclass of the method's own settings
+    recipe: ClassVar[Mapping[str, Any]] = {}  # the method's own defaults, by flag name, where a preset has no other
     title: ClassVar[str]  # its name in sentences, for instance CAN
     reference: ClassVar[str] = ""  # the paper that it comes from
     phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
@@ -92,6 +96,11 @@ class Method(nn.Module):
         super().__init__()
         self.network = network
         self.settings = settings
+
+    @property
+    def uses_view(self) -> bool:
+        """Whether a round needs a view by features that no adaptation has touched."""
+        return False
 
     def warms_up(self, round: Round) -> bool:
         """Whether this round only prepares what follows, by training on the source alone."""
@@ -123,6 +132,10 @@ class Method(nn.Module):
         """Outputs of some parts, each normalized on its own."""
         return self.network.each([(batch[name].x, batch[name].side) for name in names])
 
+    def head_outputs(self, batch: Batch, *names: str) -> list[list[Outputs]]:
+        """Outputs of every head for some parts, each normalized on its own: one list of heads per part."""
+        return self.network.each_head([(batch[name].x, batch[name].side) for name in names])
+
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
         return self.network.features([(batch[name].x, batch[name].side) for name in names])
@@ -138,3 +151,8 @@ class Method(nn.Module):
     def normalizes_as(self, side: Side) -> Side:
         """The side whose batch norms evaluate samples of a side; its own by default."""
         return side
+
+
+def mean_cross_entropy(heads: Sequence[Outputs], labels: Tensor) -> Tensor:
+    """Cross-entropy of each head's logits, averaged over the heads: each learns by itself."""
+    return torch.stack([cross_entropy(each.logits, labels) for each in heads]).mean()

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt.clustering import Clusters, class_centers, cosine_distances, spherical_kmeans
 from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
+from candapt.evaluation.reference import support
 from candapt.losses import contrastive_domain_discrepancy
-from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round
+from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round, mean_cross_entropy
 from candapt.network.network import Outputs
 from candapt.randomness import generator
 from candapt.settings import Range, setting
@@ -48,6 +48,9 @@ class SelectionSettings:
     """Where `training.steps` is null: steps of a round as a share of one pass over the larger domain of each class."""
     unit_centers: bool = True
     """Sum unit vectors into centers (the paper), or the features as they are (the authors' code)."""
+    selection: Literal["distance", "evidence"] = "distance"
+    """Order in which samples of a class are kept: the nearest to the center first (the paper), or those whose label
+    features that no adaptation has touched support most, where there are any."""
     warmup: int | None = setting(None, low=0)
     """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 1,
     since predictions that are pushed apart before they mean anything can end in each other's place, and at most 5 for a
@@ -58,6 +61,11 @@ class SelectionSettings:
 class ClusteringSettings(SelectionSettings):
     """How the target is clustered, beside the selection."""
 
+    labels: Literal["clusters", "vote"] = "clusters"
+    """What labels the target: its clusters (the paper), or a vote of clusters and classifier."""
+    sharpness: float = setting(30.0, low=0)
+    """How clearly a cluster votes: its probabilities are the softmax of minus this times the distances to the
+    centers."""
     align_centers: bool = False
     """Match clusters to classes again after clustering (the authors' code)."""
     clustering_steps: int = setting(100, low=0)
@@ -81,6 +89,11 @@ class CAN(Method):
     settings: CANSettings
     intra_only: bool = False  # leave out the part of the discrepancy that pushes different classes apart
 
+    @property
+    def uses_view(self) -> bool:
+        """Whether untouched features select samples."""
+        return self.settings.selection == "evidence"
+
     def warms_up(self, round: Round) -> bool:
         """Whether this round comes before the first alignment."""
         return round.index < self.warmup(round)
@@ -102,7 +115,15 @@ class CAN(Method):
             return clusters
         settings = self.settings
         least = settings.min_samples + int(settings.min_samples_rule == "more-than")
-        return clusters.within(settings.max_distance).closest(self.share(round), least=least).at_least(least)
+        near, doubt = clusters.within(settings.max_distance), self.doubt(clusters, round)
+        return near.closest(self.share(round), least=least, by=doubt).at_least(least)
+
+    def doubt(self, clusters: Clusters, round: Round) -> Tensor:
+        """What orders the samples of a class, shape (n,); those with the least are kept first."""
+        if self.settings.selection == "distance" or round.view is None:
+            return clusters.distances
+        own = round.embed(Side.TARGET).probabilities.gather(1, clusters.labels[:, None]).squeeze(1)
+        return -support(round.view, clusters.labels) - own
 
     def share(self, round: Round) -> float:
         """The share of each cluster that is kept in this round."""
@@ -114,8 +135,17 @@ class CAN(Method):
         """Cluster the target from the source's class centers."""
         settings, task, unit = self.settings, round.task, self.settings.unit_centers
         centers = class_centers(round.embed(Side.SOURCE).features, task.source.labels, task.num_classes, unit=unit)
-        target, steps = round.embed(Side.TARGET).features, settings.clustering_steps
-        return spherical_kmeans(target, centers, max_steps=steps, unit=unit, align=settings.align_centers)
+        target, steps = round.embed(Side.TARGET), settings.clustering_steps
+        clusters = spherical_kmeans(target.features, centers, max_steps=steps, unit=unit, align=settings.align_centers)
+        # A classifier that has learned nothing yet has no vote.
+        return clusters if settings.labels == "clusters" or self.warms_up(round) else self.vote(clusters, target)
+
+    def vote(self, clusters: Clusters, target: Outputs) -> Clusters:
+        """The clusters with labels by the mean of their own probabilities and the classifier's."""
+        distances = cosine_distances(target.features, clusters.centers)
+        votes = (-self.settings.sharpness * distances).softmax(1) + target.probabilities
+        labels = votes.argmax(1)
+        return replace(clusters, labels=labels, distances=distances.gather(1, labels[:, None]).squeeze(1))
 
     def final_clusters(self, round: Round) -> Clusters:
         """The clusters that another round would start from."""
@@ -147,19 +177,27 @@ class CAN(Method):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy, plus the discrepancy of features and probabilities where classes are shared."""
-        classified, *aligned = self.outputs(batch, *(name for name in PARTS if name in batch))
-        losses = {"classification": F.cross_entropy(classified.logits, batch["source"].labels)}
+        classified, *aligned = self.head_outputs(batch, *(name for name in PARTS if name in batch))
+        losses = {"classification": mean_cross_entropy(classified, batch["source"].labels)}
         if aligned:
             losses["discrepancy"] = self.settings.weight * self.discrepancy(batch, *aligned)
         return losses
 
-    def discrepancy(self, batch: Batch, source: Outputs, target: Outputs) -> Tensor:
-        """Contrastive domain discrepancy of the class-aware samples, over features and probabilities."""
-        layers = (source.features, source.probabilities), (target.features, target.probabilities)
-        labels = batch["aligned_source"].labels, self.target_labels(batch["aligned_target"], target)
-        divisor = self.network.num_classes if self.settings.divisor == "task" else None
-        return contrastive_domain_discrepancy(*layers, *labels, num_classes=divisor, intra_only=self.intra_only)
+    def discrepancy(self, batch: Batch, source: Sequence[Outputs], target: Sequence[Outputs]) -> Tensor:
+        """Contrastive domain discrepancy of the class-aware samples, over features and probabilities of each head.
 
-    def target_labels(self, target: BatchPart, outputs: Outputs) -> Tensor:
+        Layers are added up, and so are the heads, each of which has its own; the mean over the heads is returned.
+        """
+        total = contrastive_domain_discrepancy(
+            [layer for head in source for layer in (head.features, head.probabilities)],
+            [layer for head in target for layer in (head.features, head.probabilities)],
+            batch["aligned_source"].labels,
+            self.target_labels(batch["aligned_target"], target),
+            num_classes=self.network.num_classes if self.settings.divisor == "task" else None,
+            intra_only=self.intra_only,
+        )
+        return total / len(source)
+
+    def target_labels(self, target: BatchPart, heads: Sequence[Outputs]) -> Tensor:
         """The target labels that the discrepancy uses, shape (n,): those of the clustering."""
         return target.labels

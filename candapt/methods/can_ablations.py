@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from candapt.clustering import Clusters, class_centers, cosine_distances
 from candapt.data.domains import Side
 from candapt.data.sampling import random_batches
-from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round
+from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Part, Phase, Round, mean_cross_entropy
 from candapt.methods.can import CAN, CANSettings, ClusteringSettings, SelectionSettings
 from candapt.network.network import Outputs
 from candapt.randomness import generator
@@ -53,9 +52,9 @@ class NoAlternation(CAN):
         distances = cosine_distances(outputs.features, centers).gather(1, labels[:, None]).squeeze(1)
         return Clusters(labels, distances, centers, torch.ones_like(labels, dtype=torch.bool), steps=0)
 
-    def target_labels(self, target: BatchPart, outputs: Outputs) -> Tensor:
+    def target_labels(self, target: BatchPart, heads: Sequence[Outputs]) -> Tensor:
         """The classes that the network predicts in this very step, shape (n,)."""
-        return outputs.logits.argmax(1)
+        return torch.stack([head.probabilities for head in heads]).mean(0).argmax(1)
 
     def final_clusters(self, round: Round) -> Clusters:
         """A clustering of the target, as for the methods that never make one."""
@@ -122,12 +121,10 @@ class PseudoAlternating(CAN):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Cross-entropy on the source and on the pseudo-labeled target."""
-        source, *target = self.outputs(batch, *(name for name in ("source", "aligned_target") if name in batch))
-        losses = {
-            "classification": self.settings.source_weight * F.cross_entropy(source.logits, batch["source"].labels)
-        }
+        source, *target = self.head_outputs(batch, *(name for name in ("source", "aligned_target") if name in batch))
+        losses = {"classification": self.settings.source_weight * mean_cross_entropy(source, batch["source"].labels)}
         if target:
-            pseudo_labels = F.cross_entropy(target[0].logits, batch["aligned_target"].labels)
+            pseudo_labels = mean_cross_entropy(target[0], batch["aligned_target"].labels)
             losses["pseudo_labels"] = self.settings.weight * pseudo_labels
         return losses
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
+import torch
 
 from candapt.losses import minimum_class_confusion
-from candapt.methods.base import Batch, Losses, Method, Phase
+from candapt.methods.base import Batch, Losses, Method, Phase, mean_cross_entropy
 from candapt.settings import Range, setting
 
 
@@ -32,11 +32,14 @@ class MCC(Method):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy, plus the confusion between classes in the target's predictions."""
         settings = self.settings
-        source, target = self.both(batch)
-        confusion = minimum_class_confusion(
-            target.logits, temperature=settings.temperature, constant_weights=settings.constant_weights
-        )
+        source, target = self.head_outputs(batch, "source", "target")
+        confusions = [
+            minimum_class_confusion(
+                head.logits, temperature=settings.temperature, constant_weights=settings.constant_weights
+            )
+            for head in target
+        ]
         return {
-            "classification": F.cross_entropy(source.logits, batch["source"].labels),
-            "confusion": settings.weight * confusion,
+            "classification": mean_cross_entropy(source, batch["source"].labels),
+            "confusion": settings.weight * torch.stack(confusions).mean(),
         }

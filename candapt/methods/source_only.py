@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch.nn.functional as F
-
 from candapt.clustering import Clusters
 from candapt.data.domains import Side
-from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
+from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round, mean_cross_entropy
 from candapt.network.batchnorm import share_affine
 from candapt.network.network import Bottleneck
 
@@ -35,8 +33,8 @@ class SourceOnly(Method):
 
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy; the target is not used."""
-        source = batch["source"]
-        return {"classification": F.cross_entropy(self.network(source.x, Side.SOURCE).logits, source.labels)}
+        heads = self.head_outputs(batch, "source")[0]
+        return {"classification": mean_cross_entropy(heads, batch["source"].labels)}
 
     def normalizes_as(self, side: Side) -> Side:
         """Every domain is normalized as the settings say, and otherwise treated alike."""

@@ -38,7 +38,8 @@ def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings
         finetune = "all" if backbone == SMALL_CNN or torch.cuda.is_available() else "head"
     if head == "auto":
         head = "linear" if finetune == "all" else "bottleneck"
-    return replace(settings, backbone=backbone, finetune=finetune, head=head)
+    heads = settings.heads if head == "bottleneck" else 1
+    return replace(settings, backbone=backbone, finetune=finetune, head=head, heads=heads)
 
 
 def build_parts(
@@ -95,16 +96,17 @@ def build_network(
     """
     if settings.head == "linear":
         return Network(trained, num_features, num_classes, pretrained=pretrained)
-    width = settings.bottleneck or num_features
+    width = settings.heads * (settings.bottleneck or num_features)
     if num_features * width > MAX_WEIGHTS:
         raise UserError(
             f"A layer from {num_features:,} features to {width:,} has more than {MAX_WEIGHTS:,} weights: "
-            "give a smaller --network.bottleneck."
+            "give a smaller --network.bottleneck or fewer --network.heads."
         )
-    layer = Bottleneck(num_features, settings.bottleneck, dropout=settings.dropout, rank=settings.rank)
+    heads, dropout = settings.heads, settings.dropout
+    layer = Bottleneck(num_features, settings.bottleneck, heads=heads, dropout=dropout, rank=settings.rank)
     alone = isinstance(trained, nn.Identity)
     backbone = layer if alone else nn.Sequential(OrderedDict(layers=trained, bottleneck=layer))
-    network = Network(backbone, width, num_classes, pretrained=pretrained and not alone)
+    network = Network(backbone, width, num_classes, heads=heads, pretrained=pretrained and not alone)
     # A random map keeps the neighborhoods of pretrained features, so its outputs are meaningful at once.
     network.starts_at_random = not pretrained
     return network

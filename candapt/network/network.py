@@ -1,9 +1,10 @@
 """The network: a backbone that gives features, and a linear head that gives logits."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,10 @@ from candapt.network.batchnorm import convert_batchnorm, select_side
 
 
 class Outputs(NamedTuple):
-    """Outputs of the network for a batch."""
+    """Outputs of the network for a batch; an ensemble's are those of one model."""
 
-    features: Tensor  # input of the head, shape (n, num_features)
-    logits: Tensor  # shape (n, classes)
+    features: Tensor  # input of the head, shape (n, num_features); those of an ensemble's heads side by side
+    logits: Tensor  # shape (n, classes); of an ensemble the logarithm of the mean of its heads' probabilities
 
     @property
     def probabilities(self) -> Tensor:
@@ -28,11 +29,17 @@ class Outputs(NamedTuple):
 class Network(nn.Module):
     """Backbone and head, with one batch norm per domain wherever the backbone has one."""
 
-    def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, pretrained: bool = False) -> None:
-        """Convert the batch norms of a backbone, which maps a batch to features (n, num_features), and add the head."""
+    def __init__(
+        self, backbone: nn.Module, num_features: int, num_classes: int, *, heads: int = 1, pretrained: bool = False
+    ) -> None:
+        """Convert the batch norms of a backbone, which maps a batch to features (n, num_features), and add the head.
+
+        Several heads are an ensemble: each sees its own part of the features, all of the same width.
+        """
         super().__init__()
         self.backbone = convert_batchnorm(backbone)
-        self.head = linear_head(num_features, num_classes)
+        own = heads == 1
+        self.head = linear_head(num_features, num_classes) if own else HeadEnsemble(num_features, num_classes, heads)
         self.num_features = num_features
         self.num_classes = num_classes
         self.pretrained = pretrained  # whether the backbone, but for a bottleneck in it, learns at the lower rate
@@ -76,6 +83,17 @@ class Network(nn.Module):
         """Outputs for several batches, each normalized on its own; faster than one `forward` after the other."""
         return [Outputs(features, self.head(features)) for features in self.features(batches)]
 
+    def each_head(self, batches: Sequence[tuple[Tensor, Side]]) -> list[list[Outputs]]:
+        """Outputs of every head for several batches, each normalized on its own: one list of heads per batch."""
+        return [self.heads(features) for features in self.features(batches)]
+
+    def heads(self, features: Tensor) -> list[Outputs]:
+        """Outputs of every head, from features (n, num_features); a network without an ensemble has one head."""
+        if not isinstance(self.head, HeadEnsemble):
+            return [Outputs(features, self.head(features))]
+        pairs = zip(self.head.split(features), self.head.each(features), strict=True)
+        return [Outputs(own, logits) for own, logits in pairs]
+
     def features(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
         """Features alone of several batches, each of shape (n, num_features)."""
         if isinstance(self.backbone, Bottleneck):
@@ -95,6 +113,33 @@ def linear_head(num_features: int, num_classes: int) -> nn.Linear:
     return head
 
 
+class HeadEnsemble(nn.Module):
+    """Linear heads side by side, each over its own part of the features; together they predict their mean probability.
+
+    They start from different weights and see different dropout, so that they make different mistakes.
+    """
+
+    def __init__(self, num_features: int, num_classes: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads = heads
+        self.weight = nn.Parameter(torch.empty(heads, num_classes, num_features // heads))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, num_classes))
+        for weight in self.weight:
+            nn.init.kaiming_normal_(weight)
+
+    def split(self, features: Tensor) -> Tensor:
+        """Each head's own features, shape (heads, n, num_features / heads)."""
+        return features.reshape(len(features), self.num_heads, -1).transpose(0, 1)
+
+    def each(self, features: Tensor) -> Tensor:
+        """Logits of each head, shape (heads, n, classes)."""
+        return torch.baddbmm(self.bias, self.split(features), self.weight.mT)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logarithm of the mean probabilities, (n, classes): logits whose softmax is that mean."""
+        return self.each(features).log_softmax(-1).logsumexp(0) - math.log(self.num_heads)
+
+
 class Bottleneck(nn.Module):
     """A trainable layer over a backbone's features: batch norm, then a linear map with a batch norm of its own.
 
@@ -103,24 +148,31 @@ class Bottleneck(nn.Module):
     Dropout on the inputs stands in for the random views that images would have: without it, classifier and clusters
     agree after a few rounds and confirm each other's mistakes from then on. The linear map starts at random, or as the
     identity: then the first clustering is of the pretrained features, as in the paper.
+
+    The maps of several heads stand side by side in one matrix. In training each head has a dropout of its own.
     """
 
-    def __init__(self, num_inputs: int, width: int | None = None, *, dropout: float = 0.5, rank: int = 256) -> None:
-        """Without a width, the map is as wide as the inputs and starts from the identity; `rank` is of its change."""
+    def __init__(
+        self, num_inputs: int, width: int | None = None, *, heads: int = 1, dropout: float = 0.5, rank: int = 256
+    ) -> None:
+        """The width is that of each head.
+
+        Without one, the map is as wide as the inputs and starts from the identity; `rank` is of its change.
+        """
         super().__init__()
-        self.num_inputs, self.num_features = num_inputs, width or num_inputs
+        self.num_inputs, self.num_features, self.heads = num_inputs, heads * (width or num_inputs), heads
         self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
         self.dropout = nn.Dropout(dropout)
         if width is None:
             self.bottleneck: nn.Module = Correction(num_inputs, min(rank, num_inputs))
         else:
-            self.bottleneck = nn.Linear(num_inputs, width, bias=False)
+            self.bottleneck = nn.Linear(num_inputs, self.num_features, bias=False)
             nn.init.kaiming_normal_(self.bottleneck.weight)
         self.norm = nn.BatchNorm1d(self.num_features)  # its shift is the bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of shape (n, width) from frozen ones of shape (n, num_inputs)."""
-        return self.after(self.bottleneck(self.before(x)))
+        """Features of shape (n, num_features) from frozen ones of shape (n, num_inputs)."""
+        return self.after(self.map(self.before(x)))
 
     def each(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
         """The same for several batches, each normalized on its own; the map's many weights are read only once."""
@@ -129,20 +181,59 @@ class Bottleneck(nn.Module):
             select_side(self.input_norm, side)
             inputs.append(self.before(x))
         features = []
-        mapped = self.bottleneck(torch.cat(inputs)).split([len(x) for x in inputs])
+        mapped = torch.split(self.map(torch.cat(inputs, dim=-2)), [x.shape[-2] for x in inputs])
         for y, (_, side) in zip(mapped, batches, strict=True):
             select_side(self.norm, side)
             features.append(self.after(y))
         return features
 
     def before(self, x: Tensor) -> Tensor:
-        """The input of the linear map."""
-        hidden: Tensor = self.dropout(self.input_norm(F.normalize(x, dim=1)))
-        return hidden
+        """The input of the linear map, shape (n, num_inputs), or (heads, n, num_inputs) where dropout differs."""
+        hidden: Tensor = self.input_norm(F.normalize(x, dim=1))
+        if self.heads == 1 or not self.training:
+            dropped: Tensor = self.dropout(hidden)
+            return dropped
+        return drop_out(hidden.expand(self.heads, -1, -1), self.dropout.p)
+
+    def map(self, hidden: Tensor) -> Tensor:
+        """The output of the linear map, shape (n, num_features)."""
+        if hidden.dim() == 2:
+            mapped: Tensor = self.bottleneck(hidden)
+            return mapped
+        weight: Tensor = self.bottleneck.get_parameter("weight")
+        by_head: Tensor = _SideBySide.apply(hidden, weight)  # type: ignore[no-untyped-call]
+        return by_head.transpose(0, 1).flatten(1)
 
     def after(self, y: Tensor) -> Tensor:
         """The features from the output of the linear map."""
         return F.relu(self.norm(y))
+
+
+def drop_out(x: Tensor, probability: float) -> Tensor:
+    """Dropout by uniform numbers and one product: on a CPU a third of the time that torch's own takes."""
+    if probability == 1:
+        return torch.zeros_like(x)
+    return x * torch.rand(x.shape, dtype=x.dtype, device=x.device).ge_(probability).div_(1 - probability)
+
+
+class _SideBySide(torch.autograd.Function):
+    """Linear maps of all heads as one batched product, (heads, n, inputs) to (heads, n, width).
+
+    Torch's own backward of the same product writes the gradient of the weights transposed and copies it, which takes
+    as long as the product itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return hidden @ weight.reshape(len(hidden), -1, weight.shape[1]).mT
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
+        hidden, weight = ctx.saved_tensors
+        maps = weight.reshape(len(hidden), -1, weight.shape[1])
+        inner = gradients[0] @ maps if ctx.needs_input_grad[0] else None
+        return inner, (gradients[0].mT @ hidden).flatten(0, 1)
 
 
 class Correction(nn.Module):

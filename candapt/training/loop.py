@@ -23,7 +23,7 @@ from candapt.training.callbacks import Callback
 from candapt.training.finiteness import NonFiniteError, clustering_in, restore_buffers
 from candapt.training.optimizers import build_optimizers, set_learning_rates, start_momentum
 from candapt.training.outputs import DomainOutputs
-from candapt.training.scoring import Scorer, cluster_facts, has_settled, hold_out
+from candapt.training.scoring import Scorer, cluster_facts, has_settled, hold_out, remembered_view
 from candapt.training.state import BestRound, Record, TrainingState
 
 if TYPE_CHECKING:
@@ -100,12 +100,13 @@ class Training:
         """Label the target for this round."""
         state = self.state
         self.outputs.refresh()
+        if not state.score_memory:
+            self.scorer.remember_start()
+            round = replace(round, view=remembered_view(state.score_memory))
         if self.settings.training.clustering_views == "training":
             round = replace(round, embed=lambda side: self.outputs.of_training_views(side, round.seed))
         with clustering_in(state.round):
             state.progress.previous, state.clusters = state.clusters, self.method.cluster(round)
-        if not state.score_memory:
-            self.scorer.remember_start()
 
     def one_batch(self, batch: Batch, draws: Sequence[Draw], step: int, seed: int) -> None:
         """All phases on one batch, with the learning rate of the step."""
@@ -161,7 +162,8 @@ class Training:
         seed = derive_seed(settings.seed, "round", state.round, self.fabric.global_rank)
         sizes = settings.training.batch_size, settings.training.steps
         previous = state.progress.previous if state.progress.steps else state.clusters
-        return Round(state.round, settings.rounds, self.task, seed, *sizes, self.outputs.of, previous)
+        view = remembered_view(state.score_memory)
+        return Round(state.round, settings.rounds, self.task, seed, *sizes, self.outputs.of, previous, view)
 
     def keep_if_best(self, record: Record) -> None:
         """Copy the method's state after a round that no earlier one beats."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from candapt.clustering import Clusters, center_shift, class_centers, label_change, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task, part_of
+from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
 from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors
 from candapt.network.network import Outputs
 from candapt.randomness import generator
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 TARGET_SAMPLES = 2000  # maximum number of target samples that are scored
 SOURCE_SAMPLES = 1000  # maximum number of source samples that are used, or ten per class if that is more
+VIEW = "view_"  # what the names of a view have before them in the memory of a training
 QUIET_ROUNDS = 2  # rounds without change after which a training has settled: a single quiet one may be chance
+
+
+def remembered_view(memory: Mapping[str, Tensor]) -> View | None:
+    """What untouched features said of the target before the training, if that was stored."""
+    stored = {name.removeprefix(VIEW): value for name, value in memory.items() if name.startswith(VIEW)}
+    return View(**stored) if stored else None
 
 
 def hold_out(task: Task, share: float, seed: int) -> tuple[Task, LabeledDomain | None]:
@@ -54,6 +62,8 @@ class Scorer:
             "first_labels": self._cluster(source, target).labels,
             "first_neighbors": nearest_neighbors(target.features),
         }
+        if training.method.uses_view and (view := self._view()) is not None:
+            training.state.score_memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
         for name, buffer in training.method.named_buffers():  # an evaluation pass may have moved batch norm statistics
             buffer.copy_(before[name])
 
@@ -69,6 +79,16 @@ class Scorer:
         clusters, seed = self._cluster(trained, target), training.settings.seed
         scores = all_scores(Evidence(target, source, labels, clusters, seed, *first))
         return {f"score_{name}": value for name, value in scores.items()}
+
+    def _view(self) -> View | None:
+        """What untouched features say of the target; None if there are none."""
+        task = self.training.task
+        source, target = (self.training.outputs.untouched(side) for side in Side)
+        if source is None or target is None:
+            return None
+        rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
+        reference = Reference.of(source[rows], task.source.labels[rows], target, task.num_classes)
+        return reference.view_of_target(target)
 
     def outputs(self, side: Side) -> Outputs:
         """Outputs of the scored samples of one side."""

@@ -49,7 +49,7 @@ class TrainingState:
     iteration: int = 0
     clusters: Clusters | None = None  # of this round once it has begun; until then those of the round before
     history: list[Record] = field(default_factory=list)
-    score_memory: dict[str, Tensor] = field(default_factory=dict)  # clusters and neighbors from before the training
+    score_memory: dict[str, Tensor] = field(default_factory=dict)  # what was known of the target before the training
     best: BestRound | None = None  # none if the last round is kept whatever it scores
     progress: RoundProgress = field(default_factory=RoundProgress)
 
