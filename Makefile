@@ -14,8 +14,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/candapt demo --out demo
 
+# One process per core, each with one thread: results are compared bit by bit.
 test: $(READY)
-	$(BIN)/python -m pytest -m 'not slow' -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -q -n auto --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow -q
