@@ -111,7 +111,7 @@ def test_samples_with_the_least_doubt_are_kept(clusters: Clusters) -> None:
 
 def test_untouched_evidence_is_that_before_training(toy: Toy) -> None:
     """A training with all parts on learns the toy task, and a view is there from the first round on."""
-    parts = {"network.heads": 2, "network.bottleneck": 16, "can.labels": "vote", "can.selection": "evidence"}
+    parts = {"network.heads": 2, "network.bottleneck": 256, "can.labels": "vote", "can.selection": "evidence"}
     result = adapt(toy.task, make_settings("can", changes={"rounds": 6, "training.steps": 10, **parts}))
     assert result.state.score_memory["view_clusters"].shape == (toy.task.target.size,)
     assert result.model.parts.settings.heads == 2
