@@ -141,7 +141,8 @@ class TestTuning:
 
     def words(self, stored: Path) -> list[object]:
         paths = [stored / "source.npz", stored / "target.npz", "--out", stored / "tuning"]
-        return ["tune", *paths, *SMALL, "--score", "information", "--trials", 4, "--resume"]
+        defaults = ["--network.heads", 1, "--can.labels", "clusters", "--can.selection", "distance"]  # those of 0.1
+        return ["tune", *paths, *SMALL, *defaults, "--score", "information", "--trials", 4, "--resume"]
 
     def test_other_code_is_refused(self, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = snapshot(stored / "tuning")

@@ -6,6 +6,7 @@ import pytest
 
 from candapt.errors import UserError
 from candapt.methods import METHODS
+from candapt.methods.can import CAN
 from candapt.presets import DEFAULT, PRESETS, make_settings
 from candapt.settings import Settings, TrainingSettings
 
@@ -30,8 +31,22 @@ def test_every_method_takes_every_preset(method: str, preset: str) -> None:
 
 
 def test_the_default_is_what_the_classes_say() -> None:
-    assert make_settings() == Settings(method_settings=METHODS["can"].Settings())
+    assert make_settings("mcc") == Settings(method="mcc", method_settings=METHODS["mcc"].Settings())
+    assert make_settings(recipe=False) == Settings(method_settings=METHODS["can"].Settings())
     assert PRESETS[DEFAULT] == {}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if issubclass(METHODS[name], CAN)])
+def test_a_recipe_changes_what_nothing_else_names(method: str) -> None:
+    """It is CAN's, and so that of its ablations; a preset and explicit changes come before it."""
+    plain, own = make_settings(method, recipe=False), make_settings(method)
+    for name, value in CAN.recipe.items():
+        name = name.replace("can.", f"{method}.")
+        assert not own.has(name) or (own.value(name) == value != plain.value(name))
+    assert make_settings(method, changes={"network.heads": 2}).network.heads == 2
+    paper = make_settings("can", preset="paper")
+    assert (paper.network.heads, paper.network.bottleneck) == (1, None)
+    assert (paper.method_settings.labels, paper.method_settings.selection) == ("clusters", "distance")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ class Suite:
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from the preset's, by flag name
     task_settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """By preset and name of a task: settings that its source has for this task alone, by flag name."""
+    recipes: bool = True
+    """Whether each method has its own recipe; a comparison of methods gives all the same head, and CAN what its paper
+    has."""
     sweep: Sweep | None = None
     by_class: bool = False  # one task, a column for each class, and their mean as the score
     protocol: str = "Accuracy on all of the unlabeled target that was adapted to."  # a sentence for the tables
@@ -113,6 +116,7 @@ OFFICE31 = Suite(
     "a folder with amazon, dslr and webcam, or an .npz file with amazon_x, amazon_y, … and classes",
     _features_or_folders,
     _tasks("A→W", "D→W", "W→D", "A→D", "D→A", "W→A"),
+    recipes=False,
     task_settings={
         "paper": {task: {"can.max_distance": 0.05, "can.min_samples": 3} for task in FILTERED},
         "official": {task: {"can.max_distance": 0.05} for task in FILTERED},
@@ -138,6 +142,7 @@ SUITES: dict[str, Suite] = {
         _features_or_folders,
         _tasks(*(f"{a}→{b}" for a, b in permutations(("photo", "art_painting", "cartoon", "sketch"), 2))),
     ),
+    "office31-default": replace(OFFICE31, title="Office-31, default settings", recipes=True, methods=("can",)),
     "office31-table3": replace(
         OFFICE31,
         title="Office-31: without alternating optimization, without class-aware sampling",

@@ -1,13 +1,13 @@
 """`candapt benchmark`: tasks × methods × seeds of a suite, into the paper's tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from candapt.benchmark.plan import Plan, make_plan
 from candapt.benchmark.runner import run as run_plan
-from candapt.benchmark.suites import SUITES
+from candapt.benchmark.suites import SUITES, Suite
 from candapt.benchmark.tables import to_terminal
 from candapt.commands.parser import Given, Parser, flags_of, positional, read_config, switch, with_inputs
 from candapt.commands.training import (
@@ -22,6 +22,7 @@ from candapt.console import fitted, output
 from candapt.errors import UserError, advice_on_failure, known_name
 from candapt.methods import METHODS
 from candapt.presets import DEFAULT, PRESETS, make_settings
+from candapt.settings import Settings
 from candapt.storage.interruption import Interruption
 
 OF_ONE_RUN = ("source", "target", "target_labels", "strict", "baseline", "report", "method", "seed", "preset")
@@ -92,15 +93,13 @@ def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[Benchma
     changes = setting_changes(values)
     task_settings = suite.task_settings.get(preset, {})
     by_task = {
-        method: {
-            task: _settings(method, preset, {**suite.changes, **own}, changes) for task, own in task_settings.items()
-        }
+        method: {task: _settings(suite, method, preset, own, changes) for task, own in task_settings.items()}
         for method in methods
     }
     plan = make_plan(
         options.suite,
         options.data,
-        {method: _settings(method, preset, suite.changes, changes) for method in methods},
+        {method: _settings(suite, method, preset, {}, changes) for method in methods},
         seeds=_seeds(options.seeds),
         tasks=listed(options.tasks),
         by_task=by_task,
@@ -112,10 +111,11 @@ def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[Benchma
     return options, plan
 
 
-def _settings(method: str, preset: str, defaults: Any, changes: dict[str, Any]) -> Any:
-    """The settings of one method; changes to other methods' settings do not concern it."""
+def _settings(suite: Suite, method: str, preset: str, of_task: Mapping[str, Any], changes: dict[str, Any]) -> Settings:
+    """The settings of one method in a suite; changes to other methods' settings do not concern it."""
     own = {n: v for n, v in changes.items() if n.rpartition(".")[0] not in METHODS or n.startswith(f"{method}.")}
-    return make_settings(method, preset=preset, defaults=defaults, changes=own)
+    defaults = {**suite.changes, **of_task}
+    return make_settings(method, preset=preset, defaults=defaults, changes=own, recipe=suite.recipes)
 
 
 def _methods(text: str | None, default: str) -> list[str]:

@@ -1,7 +1,7 @@
 """CAN: Contrastive Adaptation Network (Kang et al., CVPR 2019, arXiv:1901.00976)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -62,7 +62,8 @@ class ClusteringSettings(SelectionSettings):
     """How the target is clustered, beside the selection."""
 
     labels: Literal["clusters", "vote"] = "clusters"
-    """What labels the target: its clusters (the paper), or a vote of clusters and classifier."""
+    """What labels the target: its clusters (the paper), or a vote of clusters and classifier; in a network that starts
+    at random, whose classifier and clusters would learn from each other's first mistakes, the clusters alone."""
     sharpness: float = setting(30.0, low=0)
     """How clearly a cluster votes: its probabilities are the softmax of minus this times the distances to the
     centers."""
@@ -87,6 +88,12 @@ class CAN(Method):
     reference = "Kang et al., CVPR 2019, arXiv:1901.00976"
     Settings: ClassVar[type[Any]] = CANSettings
     settings: CANSettings
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "network.heads": 4,
+        "network.bottleneck": 512,
+        "can.labels": "vote",
+        "can.selection": "evidence",
+    }  # chosen on PACS: docs/results.md
     intra_only: bool = False  # leave out the part of the discrepancy that pushes different classes apart
 
     @property
@@ -137,8 +144,12 @@ class CAN(Method):
         centers = class_centers(round.embed(Side.SOURCE).features, task.source.labels, task.num_classes, unit=unit)
         target, steps = round.embed(Side.TARGET), settings.clustering_steps
         clusters = spherical_kmeans(target.features, centers, max_steps=steps, unit=unit, align=settings.align_centers)
-        # A classifier that has learned nothing yet has no vote.
-        return clusters if settings.labels == "clusters" or self.warms_up(round) else self.vote(clusters, target)
+        return self.vote(clusters, target) if self.classifier_votes(round) else clusters
+
+    def classifier_votes(self, round: Round) -> bool:
+        """Whether the classifier helps to label the target; one that has learned nothing yet does not."""
+        can_judge = not self.network.starts_at_random and not self.warms_up(round)
+        return self.settings.labels == "vote" and can_judge
 
     def vote(self, clusters: Clusters, target: Outputs) -> Clusters:
         """The clusters with labels by the mean of their own probabilities and the classifier's."""

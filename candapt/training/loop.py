@@ -101,6 +101,7 @@ class Training:
         state = self.state
         self.outputs.refresh()
         if not state.score_memory:
+            self.scorer.remember_view()
             self.scorer.remember_start()
             round = replace(round, view=remembered_view(state.score_memory))
         if self.settings.training.clustering_views == "training":

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from candapt.data.domains import ArraySamples, Domain, Side, part_of
 from candapt.methods.base import Method
@@ -17,8 +15,6 @@ from candapt.randomness import derive_seed
 
 if TYPE_CHECKING:
     from candapt.training.loop import Training
-
-IN_MEMORY = 2**28  # maximum number of features of a domain that an evaluation pass holds at once: 1 GiB
 
 
 class DomainOutputs:
@@ -35,7 +31,6 @@ class DomainOutputs:
         """Outputs over a whole domain."""
         if side not in self._outputs:
             self.refresh()
-        if side not in self._outputs:
             with self.training.number_format(), self._head_input(side) as domain:
                 self._outputs[side] = outputs_of(self.method, domain, side, batch_size=self.batch_size)
         return self._outputs[side]
@@ -77,16 +72,8 @@ class DomainOutputs:
         if self.uses_whole_domains and not self._statistics_are_fresh:
             for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
                 with self.training.number_format(), self._head_input(side) as domain:
-                    if self._in_one_pass(domain):
-                        self._outputs[side] = refreshed_outputs(self.method, domain, side, batch_size=self.batch_size)
-                    else:
-                        refresh_statistics(self.method, domain, side, batch_size=self.batch_size)
+                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size)
             self._statistics_are_fresh = True
-
-    def _in_one_pass(self, domain: Domain) -> bool:
-        """Whether one product gives statistics and outputs: of a bottleneck layer, for what memory holds at once."""
-        network, own = self.method.network, all(self.method.normalizes_as(side) is side for side in Side)
-        return isinstance(network.backbone, Bottleneck) and own and domain.size * network.num_features <= IN_MEMORY
 
     @torch.no_grad()
     def untouched(self, side: Side) -> Tensor | None:
@@ -140,20 +127,6 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, s
     method.eval()
     parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size, seed)]
     return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
-
-
-@torch.no_grad()
-def refreshed_outputs(method: Method, domain: Domain, side: Side, *, batch_size: int) -> Outputs:
-    """Outputs over a whole domain by a bottleneck layer and a head, with batch norm statistics taken on the way."""
-    bottleneck, batches = method.network.backbone, partial(read_in_order, method, domain, batch_size)
-    assert isinstance(bottleneck, Bottleneck)
-    method.eval()
-    estimate_statistics(bottleneck.input_norm, side, (normalize(batch) for batch in batches()))
-    mapped = [bottleneck.map(bottleneck.before(batch)) for batch in batches()]
-    estimate_statistics(bottleneck.norm, side, mapped)
-    features = [bottleneck.after(each) for each in mapped]
-    logits = [method.network.head(each) for each in features]
-    return Outputs(*(torch.cat([part.float().cpu() for part in parts]) for parts in (features, logits)))
 
 
 def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:

@@ -62,10 +62,15 @@ class Scorer:
             "first_labels": self._cluster(source, target).labels,
             "first_neighbors": nearest_neighbors(target.features),
         }
-        if training.method.uses_view and (view := self._view()) is not None:
-            training.state.score_memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
         for name, buffer in training.method.named_buffers():  # an evaluation pass may have moved batch norm statistics
             buffer.copy_(before[name])
+
+    @torch.no_grad()
+    def remember_view(self) -> None:
+        """Keep what untouched features say of the target, if the method uses it and there are any."""
+        training = self.training
+        if training.method.uses_view and (view := self._view()) is not None:
+            training.state.score_memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:

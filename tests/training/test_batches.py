@@ -24,7 +24,7 @@ def test_every_part_carries_its_side(toy: Toy, method: str) -> None:
 
 @pytest.mark.parametrize("side", Side)
 def test_the_side_and_not_the_name_of_a_part_decides_its_batch_norm(toy: Toy, side: Side) -> None:
-    training = make_training(toy.task, quick_settings())
+    training = make_training(toy.task, quick_settings("mcc"))
     draws = [{"neutral": Part(side, torch.arange(6), torch.full((6,), -1))}]
     batch = next(read_batches(training.fabric, training.task, draws, seed=0))
     norms = training.method.network.backbone.input_norm.norms
