@@ -44,7 +44,7 @@ class TestFit:
         assert probabilities.shape == (120, 4)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
         assert np.array_equal(model.predict(toy.target_x), model.classes_[probabilities.argmax(axis=1)])
-        assert model.transform(toy.target_x).shape == (120, 16)
+        assert model.transform(toy.target_x).shape == (120, 4 * 16)  # four heads
         assert model.score(toy.target_x, toy.target_y) == np.mean(model.predict(toy.target_x) == toy.target_y)
 
     def test_it_adapts(self, toy: Toy) -> None:
