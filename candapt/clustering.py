@@ -27,6 +27,10 @@ class Clusters:
         """Keep samples nearer to their center than `max_distance` (D0 in the paper)."""
         return replace(self, kept=self.kept & (self.distances < max_distance))
 
+    def only(self, samples: Tensor) -> "Clusters":
+        """Keep some samples, a mask of shape (n,)."""
+        return replace(self, kept=self.kept & samples.to(self.kept.device))
+
     def at_least(self, min_samples: int) -> "Clusters":
         """Keep classes with `min_samples` kept samples or more, as the authors' code does (paper: "more than N0")."""
         large = self._kept_counts() >= min_samples  # (M,)
@@ -75,6 +79,7 @@ def spherical_kmeans(
     tolerance: float = 0.005,
     unit: bool = True,
     align: bool = False,
+    present: Tensor | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> Clusters:
     """Clusters by direction, which start from one center per class so that a cluster's number is its class.
@@ -89,9 +94,23 @@ def spherical_kmeans(
         tolerance: stop once the centers move by a mean cosine distance of at most this (default: the authors').
         unit: sum unit vectors (the paper); if False, sum the features themselves (the authors' code).
         align: match the final centers with the initial ones by the Hungarian method and rename the clusters.
+        present: classes that can have a sample, shape (M,), bool; the others keep their initial centers. Default: all.
         chunk_size: samples processed together; it does not change the result.
     """
     _check(features, initial_centers)
+    if present is not None and not present.all():
+        chosen = present.nonzero().flatten()
+        part = spherical_kmeans(
+            features,
+            initial_centers[chosen],
+            max_steps=max_steps,
+            tolerance=tolerance,
+            unit=unit,
+            align=align,
+            chunk_size=chunk_size,
+        )
+        centers = initial_centers.to(part.centers).index_copy(0, chosen, part.centers)
+        return replace(part, labels=chosen[part.labels], centers=centers)
     initial = initial_centers.to(features.device, _precision(features, initial_centers))
     centers, steps = initial, 0
     while steps < max_steps:

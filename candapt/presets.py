@@ -22,6 +22,8 @@ _COMMON = {
     "training.power": 0.75,
     "training.statistics": "running",
     "training.head_rounds": 0,
+    "training.proportions": "off",
+    "training.unknown": "off",
     "can.weight": 0.3,
     "can.divisor": "task",
     "can.max_distance": 1.0,
@@ -32,6 +34,11 @@ _COMMON = {
     "can.labels": "clusters",
     "can.selection": "distance",
 }  # what the paper's text and the authors' code have in common
+
+FORMER: dict[str, Any] = {
+    "training.proportions": "off",
+    "training.unknown": "off",
+}  # settings of version 0.1 that have another default now
 
 PRESETS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
@@ -79,7 +86,7 @@ def make_settings(
     known_name(method, METHODS, "method")
     known_name(preset, PRESETS, "preset")
     settings = Settings(method=method, seed=seed, method_settings=METHODS[method].Settings())
-    own = METHODS[method].recipe if recipe else {}
+    own = METHODS[method].recipe if recipe else FORMER
     inherited = for_family({**own, **PRESETS[preset], **(defaults or {})}, method)
     values = {name: value for name, value in inherited.items() if settings.has(name)}
     for name, value in (changes or {}).items():

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
+from candapt.evaluation.proportions import EVEN, Mixture
 from candapt.evaluation.reference import View
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
@@ -59,6 +60,7 @@ class Round:
     embed: Callable[[Side], Outputs]  # features and logits of a whole domain by the network as it is now
     previous: Clusters | None  # clusters of the round before
     view: View | None = None  # what features that no adaptation has touched say of the target; None if there are none
+    mixture: Mixture = EVEN  # how much each source class and each target sample counts
 
     def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
         """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""
@@ -66,7 +68,8 @@ class Round:
         for side in sides:
             domain = self.task.domain(side)
             labels = domain.labels if isinstance(domain, LabeledDomain) else torch.full((domain.size,), -1)
-            chosen = random_batches(domain.size, self.batch_size, steps, generator(self.seed, "batches", side.name))
+            random, weights = generator(self.seed, "batches", side.name), self.mixture.weights(side, self.task)
+            chosen = random_batches(domain.size, self.batch_size, steps, random, weights)
             for draw, indices in zip(draws, chosen, strict=True):
                 draw[side.name.lower()] = Part(side, indices, labels[indices])
         return draws
@@ -90,6 +93,7 @@ class Method(nn.Module):
     reference: ClassVar[str] = ""  # the paper that it comes from
     phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
     settles: bool = True  # whether training may stop early, once labels and centers no longer change
+    weighs_classes: bool = True  # whether source classes count as often as the target seems to have them
     head_is_adapted: bool = False  # whether its head was adapted before the layers below: then nothing needs to warm up
 
     def __init__(self, network: Network, settings: Any) -> None:
@@ -113,7 +117,7 @@ class Method(nn.Module):
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
         centers = class_centers(round.embed(Side.SOURCE).features, round.task.source.labels, round.task.num_classes)
-        return spherical_kmeans(round.embed(Side.TARGET).features, centers)
+        return spherical_kmeans(round.embed(Side.TARGET).features, centers, present=round.mixture.present)
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""

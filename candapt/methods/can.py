@@ -123,6 +123,8 @@ class CAN(Method):
         settings = self.settings
         least = settings.min_samples + int(settings.min_samples_rule == "more-than")
         near, doubt = clusters.within(settings.max_distance), self.doubt(clusters, round)
+        if round.mixture.known is not None:
+            near = near.only(round.mixture.known > 0.5)
         return near.closest(self.share(round), least=least, by=doubt).at_least(least)
 
     def doubt(self, clusters: Clusters, round: Round) -> Tensor:
@@ -143,18 +145,21 @@ class CAN(Method):
         settings, task, unit = self.settings, round.task, self.settings.unit_centers
         centers = class_centers(round.embed(Side.SOURCE).features, task.source.labels, task.num_classes, unit=unit)
         target, steps = round.embed(Side.TARGET), settings.clustering_steps
-        clusters = spherical_kmeans(target.features, centers, max_steps=steps, unit=unit, align=settings.align_centers)
-        return self.vote(clusters, target) if self.classifier_votes(round) else clusters
+        present, align = round.mixture.present, settings.align_centers
+        clusters = spherical_kmeans(target.features, centers, max_steps=steps, unit=unit, align=align, present=present)
+        return self.vote(clusters, target, present) if self.classifier_votes(round) else clusters
 
     def classifier_votes(self, round: Round) -> bool:
         """Whether the classifier helps to label the target; one that has learned nothing yet does not."""
         can_judge = not self.network.starts_at_random and not self.warms_up(round)
         return self.settings.labels == "vote" and can_judge
 
-    def vote(self, clusters: Clusters, target: Outputs) -> Clusters:
-        """The clusters with labels by the mean of their own probabilities and the classifier's."""
+    def vote(self, clusters: Clusters, target: Outputs, present: Tensor | None = None) -> Clusters:
+        """The clusters with labels by the mean of their own probabilities and the classifier's, of present classes."""
         distances = cosine_distances(target.features, clusters.centers)
         votes = (-self.settings.sharpness * distances).softmax(1) + target.probabilities
+        if present is not None:
+            votes = votes.masked_fill(~present, -1)
         labels = votes.argmax(1)
         return replace(clusters, labels=labels, distances=distances.gather(1, labels[:, None]).squeeze(1))
 

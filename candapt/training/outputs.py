@@ -71,8 +71,9 @@ class DomainOutputs:
         """Take batch norm statistics of the whole domains if they are used and outdated."""
         if self.uses_whole_domains and not self._statistics_are_fresh:
             for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
+                weights = self.training.mixture.weights(side, self.task)
                 with self.training.number_format(), self._head_input(side) as domain:
-                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size)
+                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size, weights=weights)
             self._statistics_are_fresh = True
 
     @torch.no_grad()
@@ -129,13 +130,23 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, s
     return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
 
 
-def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:
-    """Set the batch norm statistics of one side to those of the whole domain."""
+def refresh_statistics(
+    method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
+) -> None:
+    """Set the batch norm statistics of one side to those of the whole domain; weights (n,) say what counts how much."""
     device = next(method.parameters()).device
     batches = _batch_count(domain, batch_size)
     # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
-    strides = (torch.arange(first, domain.size, batches) for first in range(batches))
+    rows = torch.arange(domain.size) if weights is None else resampled(weights)
+    strides = (rows[first::batches] for first in range(batches))
     estimate_statistics(method.network.backbone, side, (domain.samples.read(indices).to(device) for indices in strides))
+
+
+def resampled(weights: Tensor) -> Tensor:
+    """As many rows as there are weights, shape (n,), in order: each as often as its weight says, within one."""
+    ends = weights.double().cumsum(0)
+    places = (torch.arange(len(weights)) + 0.5) / len(weights) * ends[-1]
+    return torch.searchsorted(ends, places).clamp_max(len(weights) - 1)
 
 
 def read_in_order(module: nn.Module, domain: Domain, batch_size: int, seed: int | None = None) -> Iterator[Tensor]:
