@@ -136,7 +136,8 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     evidence = assess(result, baseline)
     result = with_confidence(result, evidence)
     result.model.save(folder.path)
-    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
+    named = result.model.names_unknown
+    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes, name_unknown=named)
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
@@ -219,7 +220,7 @@ def summarize(result: Result, evidence: Evidence, inventory: dict[str, Any], tru
         "predicted_counts": dict(zip(classes, counts, strict=True)),
         "versions": versions(),
         **({} if truth is None else {"oracle": measure(truth, predictions.probabilities, predictions.confidence)}),
-        **evidence.describe(truth),
+        **evidence.describe(truth, classes, predictions.names),
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from candapt.evaluation.reference import CHUNK, NEIGHBORS, fit_classifier, moments, nearest, standardized
+from candapt.evaluation.reference import CHUNK, NEIGHBORS, fit_classifier, nearest
 from candapt.randomness import generator
 
 FOLDS = 4  # groups of classes that are left out of the source in turn
@@ -24,6 +24,7 @@ LIKELY = 0.5  # probability from which on a sample is called unknown
 SAMPLES = 2000  # maximum number of source samples that are used
 ROUNDS = 100  # of expectation maximization
 STARTS = ((0.1, 0.6), (0.25, 0.75), (0.4, 0.85))  # quantiles at which the two parts of the target may start
+LINKS = 5  # neighbors by which unknown samples that resemble each other are grouped
 NARROWEST = 0.15  # least width of a part, relative to that of both
 
 
@@ -57,13 +58,12 @@ class Likeness:
 
 
 def find_unknown(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Unknown:
-    """Probability of being unknown for each target sample, from untouched features (n, d) and (m, d)."""
-    own, other = standardized(source, *moments(source)), standardized(target, *moments(target))
-    seen = likeness(own, labels, other, classes)
+    """Probability of being unknown for each target sample, from standardized untouched features (n, d) and (m, d)."""
+    seen = likeness(source, labels, target, classes)
     posterior = low_part(seen.energy)
     found = False
     if classes > FOLDS:
-        known, left_out = leave_classes_out(own, labels, classes)
+        known, left_out = leave_classes_out(source, labels, classes)
         found = spreads(seen.energy, known.energy, left_out.energy)
     # The energy says how many are unknown; similarity to the source helps to tell which.
     order = (_standard(seen.energy) + _standard(seen.similarity)).argsort()
@@ -159,18 +159,17 @@ def _together(parts: list[Likeness]) -> Likeness:
     return Likeness(torch.cat([part.energy for part in parts]), torch.cat([part.similarity for part in parts]))
 
 
-def alike(features: Tensor, unknown: Tensor, *, least: int = 3) -> list[list[int]]:
-    """Groups of unknown samples that resemble each other, places in the target, the largest group first.
+def alike(units: Tensor, unknown: Tensor, *, least: int = 3) -> list[list[int]]:
+    """Groups of unknown samples that resemble each other, rows of the standardized features, the largest group first.
 
-    Samples are linked if one is among the nearest neighbors of the other in untouched features (m, d); groups with
-    fewer than `least` samples are left out.
+    Samples are linked if each is among the nearest unknown neighbors of the other; groups with fewer than `least`
+    samples are left out.
     """
     rows = (unknown > LIKELY).nonzero().flatten()
     if len(rows) < least:
         return []
-    units = standardized(features, *moments(features))[rows]
-    near = nearest(units, units, min(NEIGHBORS, len(rows) - 1), torch.arange(len(rows)))
-    mutual = {(one, other) for one, others in enumerate(near.tolist()) for other in others}
+    near = nearest(units[rows], units[rows], LINKS, torch.arange(len(rows)))
+    links = {(one, other) for one, others in enumerate(near.tolist()) for other in others}
     groups = list(range(len(rows)))
 
     def root(place: int) -> int:
@@ -179,8 +178,8 @@ def alike(features: Tensor, unknown: Tensor, *, least: int = 3) -> list[list[int
             place = groups[place]
         return place
 
-    for one, other in mutual:
-        if (other, one) in mutual:  # each is among the nearest of the other
+    for one, other in links:
+        if (other, one) in links:
             groups[root(one)] = root(other)
     members: dict[int, list[int]] = {}
     for place, row in enumerate(rows.tolist()):

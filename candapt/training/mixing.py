@@ -16,7 +16,7 @@ from candapt.evaluation.proportions import (
     mean_vote,
     mixture_for,
 )
-from candapt.evaluation.reference import some_rows
+from candapt.evaluation.reference import moments, some_rows, standardized
 from candapt.evaluation.unknown import find_unknown
 from candapt.methods.base import Round
 
@@ -53,7 +53,8 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
     rows, settings = some_rows(len(source), max(SAMPLES, 10 * classes)), training.settings.training
     source, labels, known, memory = source[rows], labels[rows], None, dict[str, Tensor]()
     if settings.unknown != "off":
-        unknown = find_unknown(source, labels, target, classes)
+        own, other = (standardized(each, *moments(each)) for each in (source, target))
+        unknown = find_unknown(own, labels, other, classes)
         known, memory = unknown.known, {UNKNOWN: unknown.probability}
     mixture = Mixture(known=known)
     if settings.proportions != "off":
