@@ -51,7 +51,22 @@ class AdaptOptions(TrainingOptions):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    run(parse(arguments))
+    given = training_parser("adapt", AdaptOptions).parse(arguments)
+    if not given.wants_help and is_auto(given):
+        from candapt.commands import auto  # it uses this module
+
+        auto.main(given)
+    else:
+        run(parse(arguments))
+
+
+def is_auto(given: Given) -> bool:
+    """Whether several methods shall be tried, or a run that tries them is to be resumed."""
+    out, config = given.values.get("out"), given.values.get("config")
+    if given.values.get("resume") and out is not None and "method" not in given.values:
+        return bool((out / "auto.yaml").is_file())
+    named = given.values.get("method") or (read_config(config).get("method") if config else None)
+    return bool(named == "auto")
 
 
 def parse(arguments: Sequence[str]) -> AdaptOptions:
