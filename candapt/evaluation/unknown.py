@@ -2,10 +2,11 @@
 
 What tells them apart is what no adaptation has touched: the energy of a plain source classifier, which is low where no
 class fits, and the similarity to the nearest source samples, both averaged over neighborhoods of the target. Whether
-there are any at all is judged by the source: its own classes, left out in turn, show how far unknown objects lie from
-known ones.
+there are any at all is judged by the source: its halves show what energy known objects have for a classifier that has
+not seen them.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +15,11 @@ from torch import Tensor
 from candapt.evaluation.reference import CHUNK, NEIGHBORS, fit_classifier, nearest
 from candapt.randomness import generator
 
-FOLDS = 4  # groups of classes that are left out of the source in turn
 RIDGE = 0.02  # penalty of the classifier
 PASSES = 2  # how often a value is averaged with that of the neighbors
-WIDER = 1.1  # how much wider than the source's known objects the target must spread for a part of it to be unknown
-REACH = 0.75  # and how far, as a part of the way from the best known objects to classes that were left out
+FAR = 0.5  # least way of unknown objects from known ones to where no class fits
+GAP = 0.35  # least part of that way between the unknown and the rest of the target
+FLAT = 2.4  # largest kurtosis of energies with two peaks; that of a normal distribution is 3
 UNSEEN = 0.05  # factor on the probabilities if nothing shows that there are unknown objects
 LIKELY = 0.5  # probability from which on a sample is called unknown
 SAMPLES = 2000  # maximum number of source samples that are used
@@ -33,7 +34,7 @@ class Unknown:
     """Which target samples look like none of the classes."""
 
     probability: Tensor  # of each sample, shape (m,)
-    found: bool  # whether the target spreads as if it had unknown objects
+    found: bool  # whether there is clear evidence of unknown objects
 
     @property
     def known(self) -> Tensor | None:
@@ -50,21 +51,15 @@ class Unknown:
 class Likeness:
     """How much samples look like the classes, each of shape (n,)."""
 
-    energy: Tensor
-    similarity: Tensor
-
-    def __getitem__(self, rows: Tensor) -> "Likeness":
-        return Likeness(self.energy[rows], self.similarity[rows])
+    energy: Tensor  # logarithm of the summed exponentials of a classifier's logits
+    similarity: Tensor  # mean cosine of the nearest samples of the classes
 
 
 def find_unknown(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Unknown:
     """Probability of being unknown for each target sample, from standardized untouched features (n, d) and (m, d)."""
-    seen = likeness(source, labels, target, classes)
+    known, seen = look(source, labels, target, classes)
     posterior = low_part(seen.energy)
-    found = False
-    if classes > FOLDS:
-        known, left_out = leave_classes_out(source, labels, classes)
-        found = spreads(seen.energy, known.energy, left_out.energy)
+    found = is_apart(seen.energy, known.energy, posterior, classes)
     # The energy says how many are unknown; similarity to the source helps to tell which.
     order = (_standard(seen.energy) + _standard(seen.similarity)).argsort()
     probability = torch.empty_like(posterior)
@@ -72,49 +67,52 @@ def find_unknown(source: Tensor, labels: Tensor, target: Tensor, classes: int) -
     return Unknown(probability if found else UNSEEN * probability, found)
 
 
-def likeness(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Likeness:
-    """How much standardized samples (m, d) look like the classes of others (n, d), as their neighborhoods see it."""
+def look(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> tuple[Likeness, Likeness]:
+    """How source and target look to classifiers of a half of the source each, which have not seen what they judge."""
+    order = torch.randperm(len(source), generator=generator("unknown"))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    own, other = torch.empty(2, len(source)), torch.zeros(2, len(target))
+    for trained, held_out in (halves, halves[::-1]):
+        judged = torch.cat([source[held_out], target])
+        values = likeness(source[trained], labels[trained], judged, classes)
+        own[:, held_out] = values[:, : len(held_out)]
+        other += values[:, len(held_out) :] / 2
+    return Likeness(*among_neighbors(own, source)), Likeness(*among_neighbors(other, target))
+
+
+def likeness(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Tensor:
+    """Energy and similarity, shape (2, m), of standardized samples (m, d) by a classifier of others (n, d)."""
     weights, bias = fit_classifier(source, labels, classes, ridge=RIDGE)
-    energy = (target @ weights * target.shape[1] ** 0.5 + bias).logsumexp(1)
+    logits = target @ weights * target.shape[1] ** 0.5 + bias
     similar = torch.cat(
         [
             (chunk @ source.T).topk(min(NEIGHBORS, len(source)), dim=1).values.mean(1)
             for chunk in torch.split(target, CHUNK)
         ]
     )
-    near = nearest(target, target, NEIGHBORS, torch.arange(len(target)))
+    return torch.stack([logits.logsumexp(1), similar])
+
+
+def among_neighbors(values: Tensor, units: Tensor) -> Tensor:
+    """Values of samples, shape (k, n), averaged with those of their neighbors, more than once."""
+    near = nearest(units, units, NEIGHBORS, torch.arange(len(units)))
     for _ in range(PASSES):
-        energy, similar = ((each + each[near].mean(1)) / 2 for each in (energy, similar))
-    return Likeness(energy, similar)
+        values = (values + values[:, near].mean(2)) / 2
+    return values
 
 
-def leave_classes_out(units: Tensor, labels: Tensor, classes: int) -> tuple[Likeness, Likeness]:
-    """How held-out source samples look to classifiers: those of trained classes, and those of classes left out."""
-    random = generator("unknown")
-    order, groups = torch.randperm(len(units), generator=random), torch.randperm(classes, generator=random) % FOLDS
-    trained, held_out = order[: len(order) // 2], order[len(order) // 2 :]
-    known, left_out = [], []
-    for fold in range(FOLDS):
-        kept = groups != fold
-        names = kept.long().cumsum(0) - 1  # the number of each class among those that are trained
-        rows = trained[kept[labels[trained]]]
-        seen = likeness(units[rows], names[labels[rows]], units[held_out], int(kept.sum()))
-        inside = kept[labels[held_out]]
-        known.append(seen[inside])
-        left_out.append(seen[~inside])
-    return _together(known), _together(left_out)
+def is_apart(target: Tensor, known: Tensor, posterior: Tensor, classes: int) -> bool:
+    """Whether the low part of the target's energies, shape (m,), must be unknown objects.
 
-
-def spreads(target: Tensor, known: Tensor, left_out: Tensor) -> bool:
-    """Whether values of the target, shape (m,), lie apart as those of known and left-out classes together do.
-
-    A shift between domains moves all values, so only differences within the target are compared.
+    It has to lie far on the way from the source's known objects to where no class fits any better than another, and
+    clearly below the rest of the target: a shift between domains alone lowers all energies. And both must be peaks.
     """
-    if min(len(known), len(left_out)) < 2:
+    low = posterior > LIKELY
+    if not low.any() or low.all():
         return False
-    high, low = target.quantile(0.9), target.quantile(0.1)
-    reach = (high - low) / (known.quantile(0.9) - left_out.mean()).clamp_min(1e-6)
-    return bool(target.std() >= WIDER * known.std() and reach >= REACH)
+    way = (known.mean() - math.log(classes)).clamp_min(1e-9)
+    below, above = (float((known.mean() - target[part].mean()) / way) for part in (low, ~low))
+    return below >= FAR and below - above >= GAP and float(_standard(target).pow(4).mean()) <= FLAT
 
 
 def low_part(values: Tensor) -> Tensor:
@@ -153,10 +151,6 @@ def _log_densities(values: Tensor, means: Tensor, widths: Tensor, shares: Tensor
 def _standard(values: Tensor) -> Tensor:
     """Values with mean zero and variance one."""
     return (values - values.mean()) / values.std(correction=0).clamp_min(1e-9)
-
-
-def _together(parts: list[Likeness]) -> Likeness:
-    return Likeness(torch.cat([part.energy for part in parts]), torch.cat([part.similarity for part in parts]))
 
 
 def alike(units: Tensor, unknown: Tensor, *, least: int = 3) -> list[list[int]]:

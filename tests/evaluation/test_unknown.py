@@ -9,10 +9,11 @@ from candapt.evaluation.unknown import (
     LIKELY,
     Unknown,
     alike,
+    among_neighbors,
     find_unknown,
-    leave_classes_out,
+    is_apart,
+    look,
     low_part,
-    spreads,
 )
 from candapt.randomness import generator
 
@@ -53,25 +54,32 @@ def test_nothing_is_unknown_where_all_classes_are_known(seed: int) -> None:
     assert unknown.share == 0
 
 
-def test_too_few_classes_to_leave_some_out_find_nothing() -> None:
-    labels = torch.arange(3).repeat(20)
-    assert not find_unknown(samples(0, labels), labels, samples(1, torch.arange(6).repeat(10)), 3).found
+def test_unknown_objects_look_less_like_the_classes() -> None:
+    others = torch.arange(CLASSES, CLASSES + OTHERS).repeat(20)
+    known, seen = look(samples(0, SOURCE), SOURCE, samples(1, others), CLASSES)
+    assert known.energy.shape == known.similarity.shape == SOURCE.shape
+    assert seen.energy.shape == others.shape
+    for name in ("energy", "similarity"):
+        assert float(getattr(known, name).mean()) > float(getattr(seen, name).mean())
 
 
-def test_classes_that_were_left_out_look_less_like_the_others() -> None:
-    known, left_out = leave_classes_out(samples(0, SOURCE), SOURCE, CLASSES)
-    assert len(known.energy) + len(left_out.energy) == 4 * len(SOURCE) // 2
-    assert float(known.energy.mean()) > float(left_out.energy.mean())
-    assert float(known.similarity.mean()) > float(left_out.similarity.mean())
+def test_values_are_averaged_with_those_of_neighbors() -> None:
+    units = samples(0, torch.arange(2).repeat(12))
+    values = torch.stack([torch.arange(24).float() % 2, torch.ones(24)])
+    smooth = among_neighbors(values, units)
+    assert (smooth[0, ::2] < 0.2).all()
+    assert (smooth[0, 1::2] > 0.8).all()
+    assert torch.allclose(smooth[1], torch.ones(24))
 
 
-def test_only_a_target_that_reaches_further_down_spreads() -> None:
+def test_only_a_low_part_that_lies_apart_is_unknown() -> None:
     random = generator(0)
-    known, left_out = torch.randn(500, generator=random) + 5, torch.randn(500, generator=random)
-    shifted = torch.randn(500, generator=random) - 20
-    assert not spreads(shifted, known, left_out)
-    assert spreads(torch.cat([shifted, shifted - 5]), known, left_out)
-    assert not spreads(shifted, known, left_out[:1])
+    known, noise = 5 + 0.3 * torch.randn(500, generator=random), 0.3 * torch.randn(400, generator=random)
+    apart, whole = torch.cat([5 + noise[:200], 2.5 + noise[200:]]), 2.5 + noise
+    assert is_apart(apart, known, low_part(apart), 4)
+    assert not is_apart(apart + 2, known, low_part(apart), 4)  # more energy than known objects have
+    assert not is_apart(whole, known, low_part(whole), 4)  # all of it is shifted
+    assert not is_apart(apart, known, torch.zeros(400), 4)
 
 
 def test_the_lower_of_two_parts() -> None:
