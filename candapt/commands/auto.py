@@ -79,7 +79,7 @@ def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
         folder = out / CANDIDATES / each.settings.method
         log.info("Method %d of %d: %s", number, len(options), each.settings.method)
         started = folder.is_dir() and bool(names_in(folder))
-        result = adapt.run(replace(each, out=folder, resume=started, report=False), baseline)
+        result = adapt.run(replace(each, out=folder, resume=started), baseline)
         if each.settings.method == BASELINE and result is not None:
             baseline = as_baseline(result)
 
