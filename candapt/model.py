@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -30,9 +30,21 @@ from candapt.training.outputs import outputs_of, read_in_order
 
 CONFIDENCE = "confidence.safetensors"  # what tells the confidence of new samples, in half precision
 FORMAT = 1  # version of the files; it increases when they must be read differently
-COLUMNS = ("path", "label", "confidence", "softmax", "unknown", "cluster_label", "cluster_distance", "kept")
 UNKNOWN = "unknown"  # what the class of an unknown object is called, if it shall have a name
 MAX_BATCH = 2**31  # largest batch in bytes when predicting; a larger batch size in a model file is lowered to this
+
+
+class PredictionRow(NamedTuple):
+    """The prediction for one sample: a line of `predictions.csv`."""
+
+    path: str
+    label: str  # name of the predicted class
+    confidence: float  # probability that the prediction is right, calibrated where the model can
+    softmax: float  # the network's own probability of the class
+    unknown: float | None  # probability of being none of the classes; None if nothing tells it
+    cluster_label: str  # class of the nearest cluster
+    cluster_distance: float  # cosine distance to its center
+    kept: bool  # whether training would use the sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +83,30 @@ class Predictions:
         labels = self.labels.tolist()
         return [UNKNOWN if other else classes[label] for label, other in zip(labels, is_unknown, strict=True)]
 
+    def rows(self, classes: Sequence[str], *, name_unknown: bool = False) -> list[PredictionRow]:
+        """The predictions one by one, with the names of the classes."""
+        labels = self.names_of(classes, name_unknown=name_unknown)
+        unknown = [None] * len(self.names) if self.unknown is None else self.unknown.tolist()
+        clusters = [classes[label] for label in self.cluster_labels.tolist()]
+        confidence, softmax = self.confidence.tolist(), self.softmax.tolist()
+        evidence = (clusters, self.cluster_distances.tolist(), self.kept.tolist())
+        columns = zip(self.names, labels, confidence, softmax, unknown, *evidence, strict=True)
+        return [PredictionRow(*values) for values in columns]
+
     def write_csv(self, path: Path, classes: Sequence[str], *, name_unknown: bool = False) -> None:
         """Write one line per sample; names are kept byte for byte."""
-        unknown = [""] * len(self.names) if self.unknown is None else [f"{each:.6f}" for each in self.unknown.tolist()]
-        columns = (self.confidence, self.softmax, self.cluster_labels, self.cluster_distances, self.kept)
-        labels = self.names_of(classes, name_unknown=name_unknown)
-        rows = zip(self.names, labels, unknown, *(column.tolist() for column in columns), strict=True)
         with files.write_atomically(path) as part, files.open_table(part) as file:
             writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            for name, label, other, confidence, softmax, cluster, distance, kept in rows:
-                figures = (f"{confidence:.6f}", f"{softmax:.6f}", other, classes[cluster], f"{distance:.6f}", int(kept))
-                writer.writerow([name, label, *figures])
+            writer.writerow(PredictionRow._fields)
+            for row in self.rows(classes, name_unknown=name_unknown):
+                writer.writerow([_as_text(value) for value in row])
+
+
+def _as_text(value: str | float | bool | None) -> str:
+    """A value as `predictions.csv` has it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:.6f}" if isinstance(value, float) else value or ""
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from candapt.errors import UserError, known_name
+from candapt.errors import UserError, known_name, nearest_name
 from candapt.methods import METHODS
 from candapt.methods.can import CAN
 from candapt.settings import NetworkSettings, Settings, TrainingSettings
@@ -91,7 +91,9 @@ def make_settings(
     values = {name: value for name, value in inherited.items() if settings.has(name)}
     for name, value in (changes or {}).items():
         if not settings.has(name):
-            raise UserError(f"There is no setting {name!r} for {method}: `candapt adapt --help` lists them.")
+            near = nearest_name(name, settings.names())
+            hint = f"did you mean {near!r}?" if near else "`candapt adapt --help` lists them."
+            raise UserError(f"There is no setting {name!r} for {method}: {hint}")
         values[name] = value
     return settings.changed(values)
 

@@ -10,7 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from candapt.errors import UserError
+from candapt.errors import UserError, known_name
 
 LAST = "last"  # the value of `select` that keeps the last round, whatever its scores are
 
@@ -82,6 +82,15 @@ class ImageChoice:
     """Training views: random crop and flip (paper), zoom, flip and colors (strong), or none."""
     shrink: bool = True
     """Let the decoder shrink large JPEGs while it decodes them, which is much faster and changes features little."""
+
+
+def image_choice(values: Mapping[str, Any]) -> ImageChoice:
+    """The choices about image files among values by flag name, such as {"images.size": 96}."""
+    prefix, items = "images.", {item.name for item in fields(ImageChoice)}
+    own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    for item in own:
+        known_name(f"{prefix}{item}", [f"{prefix}{each}" for each in sorted(items)], "setting")
+    return ImageChoice(**own)
 
 
 @dataclass(frozen=True)
@@ -213,11 +222,15 @@ class Settings:
         group, _, item = name.rpartition(".")
         return ("method_settings" if group == self.method else group), item
 
+    def names(self) -> list[str]:
+        """The flag names of all settings."""
+        own = [item.name for item in fields(self) if item.name not in self.GROUPS]
+        groups = {"network": self.network, "training": self.training, self.method: self.method_settings}
+        return own + [f"{name}.{item.name}" for name, group in groups.items() if group for item in fields(group)]
+
     def has(self, name: str) -> bool:
         """Whether there is a setting with this flag name."""
-        group, item = self.group_of(name)
-        owner = getattr(self, group, None) if group else self
-        return owner is not None and item in {f.name for f in fields(owner)} - set(self.GROUPS)
+        return name in self.names()
 
     def value(self, name: str) -> Any:
         """The value of a setting by the name of its flag."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
 from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline, with_confidence
-from candapt.commands.parser import Given, read_config, switch
+from candapt.commands.parser import Given, Parser, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
 from candapt.console import log_to, recorded_log
@@ -71,8 +71,17 @@ def is_auto(given: Given) -> bool:
 
 def parse(arguments: Sequence[str]) -> AdaptOptions:
     """Options from the command line; a run that is resumed supplies its own configuration."""
-    parser = training_parser("adapt", AdaptOptions)
-    given = parser.parse(arguments)
+    parser = adapt_parser()
+    return options_of(parser, parser.parse(arguments))
+
+
+def adapt_parser() -> Parser:
+    """The parser of the command."""
+    return training_parser("adapt", AdaptOptions)
+
+
+def options_of(parser: Parser, given: Given) -> AdaptOptions:
+    """Options from what was given, the configuration and the preset."""
     options = parse_training(parser, AdaptOptions, given, _configuration(given))
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes is {options.checkpoint_minutes}, but must be at least 0.")
@@ -96,12 +105,17 @@ def _configuration(given: Given) -> dict[str, Any]:
     return {}
 
 
+def with_folder(options: AdaptOptions) -> AdaptOptions:
+    """The options with a new folder under runs/ where they name none."""
+    return options if options.out else replace(options, out=new_run_path(options.settings.method))
+
+
 def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | None:
     """Train on a labeled source and an unlabeled target; write a run folder.
 
     A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
     """
-    options = options if options.out else replace(options, out=new_run_path(options.settings.method))
+    options = with_folder(options)
     out = options.out or Path()
     RunFolder.check(out, resume=options.resume)
     if options.resume and _is_complete(options, RunFolder(out)):
