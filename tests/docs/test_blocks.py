@@ -1,10 +1,7 @@
 """README and docs keep their word: every block of code runs, in order, on files as the reader has them."""
 
 import json
-import logging
-import shlex
 import shutil
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -15,15 +12,12 @@ import pytest
 import yaml
 
 import candapt
-from candapt.commands.main import main
 from candapt.data.inputs import READERS
 from candapt.evaluation.scores import SCORES
 from candapt.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.shell import Shell, check_install
 from tests.docs.world import provide_runs, shrink, write_world
-
-TOOLS = ("cat", "cp", "echo", "head", "ls", "mkdir", "mv", "unzip")
-"""Programs besides candapt that are run; blocks with others must say why they are not."""
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +43,34 @@ def desk(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_block_runs(
-    page: Path, world: Path, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_block_runs(page: Path, world: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one block makes, the next may use."""
     found = blocks(page.read_text(encoding="utf-8"))
     module = python_of(found, desk / "page.py")
     monkeypatch.setitem(sys.modules, "page", module)
-    for block in found:
-        if block.not_run or block.run_by or not block.is_code:
-            continue
-        provide_runs(block.text, lambda out: shutil.copytree(world / "first", out))
-        where = f"{page.name}, line {block.line}"
+    with Shell() as shell:
+        for block in found:
+            if block.is_code and not block.not_run and not block.run_by:
+                provide_runs(block.text, lambda out: shutil.copytree(world / "first", out))
+                run_block(block, module, shell, f"{page.name}, line {block.line}")
+
+
+def run_block(block: Block, module: types.ModuleType, shell: Shell, where: str) -> None:
+    """Run a block; an error says where it is."""
+    try:
         if block.language in ("python", "py"):
             source = "\n" * (block.line - 1) + block.text
             exec(compile(source, str(module.__file__), "exec"), module.__dict__)
         elif block.language in ("sh", "bash", "shell"):
             for line in block.text.replace("\\\n", " ").splitlines():
-                run_line(line.removeprefix("$ "), where, capsys)
+                shell.run(line.removeprefix("$ "))
         elif block.language in ("yaml", "json"):
-            assert (yaml.safe_load if block.language == "yaml" else json.loads)(block.text), where
+            assert (yaml.safe_load if block.language == "yaml" else json.loads)(block.text)
         else:
-            pytest.fail(f"{where}: nothing runs {block.language!r}; say in a comment before it which test does")
+            pytest.fail(f"nothing runs {block.language!r}; say in a comment before it which test does")
+    except BaseException as error:
+        error.add_note(where)
+        raise
 
 
 def python_of(found: list[Block], path: Path) -> types.ModuleType:
@@ -83,21 +83,6 @@ def python_of(found: list[Block], path: Path) -> types.ModuleType:
     module = types.ModuleType("page")
     module.__file__ = str(path)
     return module
-
-
-def run_line(line: str, where: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run one line of shell, which must work."""
-    words = shlex.split(line, comments=True)
-    if not words:
-        return
-    if words[0] == "candapt":
-        capsys.readouterr()
-        code = main(words[1:])
-        logging.getLogger("candapt").handlers.clear()
-        assert code == 0, f"{where}: {line}: {capsys.readouterr().err}"
-    else:
-        assert words[0] in TOOLS, f"{where}: {words[0]} is not run here; say in a comment before the block why"
-        subprocess.run(["sh", "-c", line], check=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -119,3 +104,10 @@ def test_blocks_are_found() -> None:
     assert (third.is_code, third.text) == (False, "y\n")
     assert blocks("```\ncandapt demo\n```\n")[0].is_disguised
     assert blocks("<!-- run by tests/a.py -->\n\n```js\n```\n")[0].run_by == "tests/a.py"
+
+
+def test_only_extras_of_the_package_are_taken_as_installed() -> None:
+    check_install(["candapt[tune]"])
+    for words in (["candapt[nope]"], ["numpy"]):
+        with pytest.raises(AssertionError):
+            check_install(words)

@@ -1,6 +1,7 @@
 """What the reader of a page has: photographs, features, weights, and a finished run. All of it small."""
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ def write_world(folder: Path) -> Path:
     photos = folder / "photos"
     for seed, name in enumerate(("catalogue", "webcam", "new", "labeled")):
         write_photos(photos / name, seed=seed)
+    shutil.copy(photos / "new" / "cat" / "0.png", folder / "photo.png")
     write_weights(folder / "resnet50.safetensors", SMALL)
     toy = make_toy(samples=10)
     np.savez(folder / "amazon.npz", x=toy.source_x, y=toy.source_y)
