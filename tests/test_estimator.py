@@ -153,7 +153,7 @@ class TestFrames:
     def test_transformed_features_can_be_a_frame(self, toy: Toy, frames: tuple[Any, Any]) -> None:
         model = quick().fit(frames[0], toy.source_y, target=frames[1]).set_output(transform="pandas")
         features = model.transform(frames[1])
-        assert features.columns.tolist() == [f"domainadaptationclassifier{number}" for number in range(16)]
+        assert features.columns.tolist() == [f"domainadaptationclassifier{number}" for number in range(4 * 16)]
         assert features.index.equals(frames[1].index)
 
 
