@@ -17,8 +17,7 @@ from candapt.errors import UserError
 from candapt.report.run_data import Run, read_run
 from candapt.report.thumbnails import thumbnails_of
 from candapt.review.answers import AnswerFile, read_csv
-from candapt.review.measurement import ENOUGH, Measurement, known_samples, measure_answers, percent
-from candapt.review.sampling import Population, Sample
+from candapt.review.measurement import ENOUGH, Measurement, measure_answers, percent
 from candapt.review.server import ReviewServer
 from candapt.review.session import Plan, Session
 from candapt.storage.interruption import Interrupted, Interruption
@@ -60,10 +59,11 @@ def run(options: ReviewOptions) -> Measurement:
     if options.seed < 0:
         raise UserError(f"--seed is {options.seed}, but must be at least 0.")
     reviewed = read_run(options.run)
-    population = population_of(reviewed)
+    if not reviewed.population.rows:
+        raise UserError(f"Labels of all samples steered the run in {str(options.run)!r}: none is left to measure with.")
     if options.estimate is None:
-        return _serve(options, reviewed, population)
-    measured = measure_answers(population, read_csv(options.estimate))
+        return _serve(options, reviewed)
+    measured = measure_answers(reviewed.population, read_csv(options.estimate))
     if measured.interval is None:
         reasons = " ".join(measured.remarks) or "It has no answers."
         raise UserError(f"{str(options.estimate)!r} measures no accuracy of this run. {reasons}")
@@ -71,22 +71,13 @@ def run(options: ReviewOptions) -> Measurement:
     return measured
 
 
-def population_of(run: Run) -> Population:
-    """The predictions of a run, without those whose labels steered its training."""
-    known = known_samples(run.folder, run.config)
-    population = Population(tuple(Sample(*each) for each in run.predictions), known)
-    if not population.rows:
-        raise UserError(f"Labels of all samples steered the run in {str(run.folder)!r}: none is left to measure with.")
-    return population
-
-
-def _serve(options: ReviewOptions, reviewed: Run, population: Population) -> Measurement:
+def _serve(options: ReviewOptions, reviewed: Run) -> Measurement:
     answers, thumbnails = AnswerFile(options.run), thumbnails_of(reviewed)[Side.TARGET]
     answers.prepare()
     estimate = reviewed.section("estimated_accuracy")
     shown = {name: value for name in ("value", "low", "high") if isinstance(value := estimate.get(name), int | float)}
     session = Session(
-        population,
+        reviewed.population,
         reviewed.classes,
         answers,
         Plan(options.number, options.stratify, options.seed),

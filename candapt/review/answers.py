@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,6 +71,8 @@ class AnswerFile:
     def __init__(self, run: Path) -> None:
         self.run, self.folder = run, run / FOLDER
         self._lock = threading.Lock()
+        self._known: list[Answer] = []  # the answers in the file up to `_end`
+        self._end = 0
 
     def prepare(self) -> None:
         """Make the folder; a `UserError` if that is not possible, or if it holds links, which we never make."""
@@ -81,13 +83,19 @@ class AnswerFile:
         require_no_links(self.folder)
 
     def read(self) -> list[Answer]:
-        """Every line in its order; empty if nobody has answered yet."""
+        """Every line in its order; empty if nobody has answered yet. Lines that were read before are not read again."""
         if not (self.folder / LINES).exists():
             return []
         path = contained(self.run, f"{FOLDER}/{LINES}")
         check_file(path, MAX_TABLE)
-        parsed = (_parse(line) for line in path.read_bytes().splitlines())
-        return [each for each in parsed if each is not None]
+        if path.stat().st_size < self._end:  # another file lies in its place
+            self._known, self._end = [], 0
+        with path.open("rb") as file:
+            file.seek(self._end)
+            whole, newline, cut_off = file.read().rpartition(b"\n")
+        self._known += _parsed(whole)
+        self._end += len(whole) + len(newline)
+        return [*self._known, *_parsed(cut_off)]
 
     def append(self, answer: Answer) -> None:
         """Store an answer: it is on the disk when this returns. Call it within `exclusive`."""
@@ -131,12 +139,13 @@ class AnswerFile:
         return path
 
 
-def _parse(line: bytes) -> Answer | None:
-    """The answer in a line; None for a line that was cut off or is none of ours."""
-    try:
-        return from_plain(Answer, json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return None
+def _parsed(lines: bytes) -> list[Answer]:
+    """The answers in some lines; lines that were cut off or are none of ours are skipped."""
+    answers = []
+    for line in lines.splitlines():
+        with suppress(ValueError, TypeError, RecursionError):
+            answers.append(from_plain(Answer, json.loads(line)))
+    return answers
 
 
 COLUMNS = ("path", "label", "answer", "prediction", "stratify", "seed", "reviewer", "time")

@@ -6,13 +6,13 @@ name that a browser asks for must be that of this machine, so that no other name
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 from candapt.errors import UserError, describe_machine_error
 from candapt.review.answers import TABLE
@@ -22,7 +22,8 @@ from candapt.storage.safe_reading import shortened
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-NAMES = {HOST, "localhost"}  # names by which a browser may ask; any port, since it may be forwarded
+NAMES = re.compile(rf"({re.escape(HOST)}|localhost)(:\d{{1,5}})?")
+"""Names under which a browser may ask, with any port, since it may be forwarded."""
 MAX_BODY = 16 * 2**10  # bytes of a request
 SECONDS = 60  # that a browser may take to send a request
 STATIC = {
@@ -109,11 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _path(self) -> str:
         """The path below the token; refuses requests under other names and without the token."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        origin = self.headers.get("Origin")
-        if host not in NAMES or (origin is not None and urlsplit(origin).netloc != self.headers.get("Host")):
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if not NAMES.fullmatch(host) or origin not in (None, f"http://{host}"):
             raise RequestError(HTTPStatus.FORBIDDEN)
-        token, slash, path = urlsplit(self.path).path.removeprefix("/").partition("/")
+        token, slash, path = self.path.partition("?")[0].removeprefix("/").partition("/")
         if not slash or not secrets.compare_digest(token.encode(), self.server.token.encode()):
             raise RequestError(HTTPStatus.NOT_FOUND)
         return path

@@ -1,7 +1,6 @@
 """Pages in a real browser: no error, no request, nothing that sticks out on a phone. Skipped where there is none."""
 
 import csv
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,25 +11,14 @@ import pytest
 
 from candapt.commands.main import main
 from candapt.report import write_comparison
+from tests.chromium import headless_chromium
 from tests.report.shared import SECTIONS
-
-playwright = pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium: the one that `playwright install chromium` gives, or the system's."""
-    own = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    flags = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=own, args=flags)
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium starts here: {str(error).splitlines()[0]}")
+    with headless_chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
