@@ -95,14 +95,13 @@ def measure_answers(population: Population, answers: Sequence[Answer]) -> Measur
         else:
             counts["unsure" if row is not None and answer.answer == "unsure" else "elsewhere"] += 1
     stratify = next((kind for kind in ("confidence", "class") if kind in used), STRATIFY[0])
-    strata = _with_enough([_count(rows, judged) for rows in population.groups(stratify)]) if judged else []
     return Measurement(
         len(population.rows),
         len(judged),
         sum(judged.values()),
         **counts,
         stratify=stratify,
-        interval=accuracy_interval(strata) if strata else None,
+        interval=accuracy_interval(strata_of(population, stratify, judged)) if judged else None,
         classes=_by_class(population, judged),
     )
 
@@ -110,6 +109,11 @@ def measure_answers(population: Population, answers: Sequence[Answer]) -> Measur
 def _count(rows: Sequence[int], judged: Mapping[int, bool]) -> Stratum:
     verdicts = [judged[row] for row in rows if row in judged]
     return Stratum(len(rows), len(verdicts), sum(verdicts))
+
+
+def strata_of(population: Population, stratify: Stratify, judged: Mapping[int, bool]) -> list[Stratum]:
+    """The strata by which answers are read; `judged` says which rows were judged, and whether they are right."""
+    return _with_enough([_count(rows, judged) for rows in population.groups(stratify)])
 
 
 def _with_enough(strata: Sequence[Stratum]) -> list[Stratum]:

@@ -58,10 +58,13 @@ class Population:
         """The strata that samples are drawn from, as rows."""
         if stratify == "class":
             return list(self.classes.values())
-        if stratify == "confidence":
-            ranked = sorted(self.rows, key=lambda row: (self.samples[row].confidence, row))
-            return [part.tolist() for part in np.array_split(np.array(ranked, dtype=np.int64), PARTS) if len(part)]
-        return [list(self.rows)] if self.rows else []
+        return self.quarters if stratify == "confidence" else [list(self.rows)] * bool(self.rows)
+
+    @cached_property
+    def quarters(self) -> list[list[int]]:
+        """Rows that may be counted in four equal parts by confidence, the least confident first."""
+        ranked = sorted(self.rows, key=lambda row: (self.samples[row].confidence, row))
+        return [part.tolist() for part in np.array_split(np.array(ranked, dtype=np.int64), PARTS) if len(part)]
 
     def groups(self, stratify: Stratify) -> list[list[int]]:
         """The strata by which answers are read: the same, but for classes, which are joined to at most four groups.

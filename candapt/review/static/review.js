@@ -69,7 +69,8 @@
       if (state.following !== null) new Image().src = `picture/${state.following}`;
     }
     const goal = about.number;
-    $("count").textContent = `${answered} of ${goal} answers${measured.unsure ? `, ${measured.unsure} cannot say` : ""}`;
+    $("count").textContent = answered <= goal ? `${answered} of ${goal} answers` : `${answered} answers`;
+    $("left-out").textContent = measured.unsure ? `${measured.unsure} of them “cannot say”` : "";
     $("progress").value = Math.min(1, answered / goal);
     $("undo").disabled = !state.can_undo;
     showOutcome(measured, goal - answered);
