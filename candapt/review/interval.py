@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import gammaln
 
 LEVEL = 0.95  # how often an interval shall hold the true accuracy
-STEPS = 4096  # steps of the grid on which weighted sums of counts are added up
+STEPS = 2048  # steps of the grid on which weighted sums of counts are added up
 POINTS = 12  # accuracies that one pass of the search for a limit tries
 PASSES = 4  # each narrows the place of a limit by a factor of POINTS + 1
 HALVINGS = 48  # of the search for the strain that leads to an accuracy
@@ -101,11 +101,11 @@ def _tail(problem: _Problem, accuracies: Array, *, upper: bool) -> Array:
     spectrum: Array | float = 1.0
     for place, size, judged, shares in zip(problem.places, problem.size, problem.judged, within.T, strict=True):
         chances = right_counts(int(size), int(judged), shares)
-        density = np.zeros((len(accuracies), 2 * STEPS))
+        density = np.zeros((len(accuracies), STEPS))
         for column, position in enumerate(place):  # several counts may share a position
             density[:, position] += chances[:, column]
         spectrum = spectrum * np.fft.rfft(density, axis=1)
-    sums: Array = np.fft.irfft(spectrum, 2 * STEPS, axis=1)
+    sums: Array = np.fft.irfft(spectrum, STEPS, axis=1)
     part = sums[:, : problem.seen + 1] if upper else sums[:, problem.seen :]
     return np.asarray(part.sum(axis=1))
 

@@ -34,7 +34,7 @@
   const isMap = (plot) => plot.dataset.chart in data.maps;
   const pointsOf = (plot) => data.points[data.maps[plot.dataset.chart]];
   // A chart that is folded away has no width: it is drawn when it is first shown.
-  const isVisible = (plot) => plot.getClientRects().length > 0;
+  const isVisible = (plot) => plot.closest("details:not([open])") === null;
   const isDrawn = (plot) => plot.querySelector(".main-svg") !== null;
   const drawAgain = () => {
     plots.filter((plot) => isDrawn(plot) || isVisible(plot)).forEach(draw);
