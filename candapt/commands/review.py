@@ -92,7 +92,7 @@ def _serve(options: ReviewOptions, reviewed: Run) -> Measurement:
         output.print(f"Open {server.address}", markup=False)
         log.info("Ctrl-C ends the review; every answer is stored at once.")
         try:
-            threading.Event().wait()
+            wait_for_signal()
         except Interrupted:
             server.shutdown()
     with answers.exclusive():
@@ -102,6 +102,11 @@ def _serve(options: ReviewOptions, reviewed: Run) -> Measurement:
     if options.report and len(answers.read()) != before:
         report([options.run])
     return measured
+
+
+def wait_for_signal() -> None:
+    """Wait until a signal raises `Interrupted`."""
+    threading.Event().wait()
 
 
 def show(measured: Measurement) -> None:

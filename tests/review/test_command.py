@@ -16,27 +16,6 @@ import pytest
 from candapt.commands.main import main
 from candapt.report import write_report
 from candapt.review.answers import read_csv
-from tests.toy import QUICK, Toy
-
-
-@pytest.fixture(scope="session")
-def trained(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, which no test changes; its target's labels are beside it."""
-    folder = toy.write(tmp_path_factory.mktemp("reviewed"))
-    flags = [word for name, value in (QUICK | {"report": False}).items() for word in (f"--{name}", str(value))]
-    assert (
-        main(
-            [
-                "adapt",
-                *(str(folder / f"{side}.npz") for side in ("source", "target")),
-                "--out",
-                str(folder / "run"),
-                *flags,
-            ]
-        )
-        == 0
-    )
-    return folder / "run"
 
 
 @pytest.fixture
