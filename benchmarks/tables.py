@@ -509,6 +509,29 @@ def report() -> str:
     return table(["run", "images", "both maps", "`candapt report`", "size"], rows, result)
 
 
+def review() -> str:
+    """How often the interval of a review holds the true accuracy, and how wide it is."""
+    result = load("review")
+    rows = []
+    for run in result["runs"]:
+        plain, strata, classes = (run["plans"][kind] for kind in ("none", "confidence", "class"))
+        cells = [f"{run['predictions']:,}", f"{run['accuracy']:.1%}"]
+        for plan in (plain["50"], strata["50"], classes["50"]):
+            cells += [f"{plan['coverage']:.1%}", f"{100 * plan['width']:.1f}"]
+        narrower = f"{run['narrower_by_confidence']['50']:.0%}"
+        cells = [
+            *cells[:6],
+            narrower,
+            *cells[6:],
+            f"{strata['200']['coverage']:.1%}",
+            f"{100 * strata['200']['width']:.1f}",
+        ]
+        rows.append([run["run"], *cells])
+    head = ["run", "predictions", "accuracy", "anywhere: covered", "width", "by confidence: covered", "width"]
+    head += ["narrower by", "by class: covered", "width", "by confidence, 200 answers: covered", "width"]
+    return table(head, rows, result)
+
+
 def startup() -> str:
     """Processor time until the command line answers."""
     result = load("startup")
@@ -551,6 +574,7 @@ TABLES: dict[str, Callable[..., str]] = {
         tune,
         fuzz,
         report,
+        review,
     )
 }
 

@@ -210,7 +210,8 @@ def _names_from_csv(path: Path, target: Domain) -> list[str | None]:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = csv.DictReader(file)
             is_table = {"path", "label"} <= set(reader.fieldnames or ())
-            labels = {row["path"]: row["label"] for row in reader} if is_table else None
+            # An empty label is none: the answers of a review have them where nobody could say.
+            labels = {row["path"]: row["label"] or None for row in reader} if is_table else None
     except (OSError, csv.Error, ValueError) as error:
         raise UserError(f"The target labels {str(path)!r} cannot be read ({error}).") from None
     if labels is None:

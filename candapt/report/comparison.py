@@ -1,6 +1,7 @@
 """One page for several runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from candapt.errors import UserError
@@ -84,7 +85,8 @@ def overview(runs: Sequence[Run], names: Sequence[str], accuracies: Sequence[flo
     for row, run in zip(facts, runs, strict=True):
         row |= {"Task": run.task, "Method": run.method, "Seed": str(run.summary.get("seed", ""))}
     present = dict.fromkeys(key for row in facts for key in row)
-    columns = sorted(present, key=lambda key: "ccuracy" not in key)  # the most important ones first
+    first = {key for key in present if "ccuracy" in key or key == text.REVIEWED}
+    columns = sorted(present, key=lambda key: key not in first)  # the most important ones first
     rows = [(name, *(row.get(key, "") for key in columns)) for name, row in zip(names, facts, strict=True)]
     return Table("What is known of each run", ("run", *(name.lower() for name in columns)), rows)
 
@@ -114,7 +116,7 @@ def compared_maps(runs: Sequence[Run], names: Sequence[str]) -> tuple[list[Chart
     points: dict[str, Points] = {}
     for number, (name, run) in enumerate(mapped):
         both, described = map_charts(run, thumbnails_of(run), BUDGET // len(mapped), prefix=f"{number}-")
-        charts.append(Chart(both[-1].key, name, "", both[-1].figure))
+        charts.append(replace(both[-1], title=name))
         points[both[-1].key] = described[both[-1].key]
     return charts, points
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from candapt.report.text import readable
 
@@ -29,6 +30,7 @@ class Chart:
     note: str
     figure: Figure
     wide: bool = False
+    still: Markup = Markup("")  # the same as SVG, for browsers without JavaScript
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,24 @@ def points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Figure:
     frame = bare | {"ticks": "", "showline": True, "mirror": True, "fixedrange": False}
     square = frame | {"scaleanchor": "x", "scaleratio": 1}
     return _finished(figure, frame, square, legend=True, height=420, drag="zoom")
+
+
+def still_points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Markup:
+    """The same as `points` as a small SVG without names: each domain is one path of dots."""
+    columns, rows = zip(*places, strict=True) if len(places) else ((0.0,), (0.0,))
+    left, top = min(columns), max(rows)
+    scale = 960 / max(max(columns) - left, top - min(rows), 1e-9)
+    paths = []
+    for number, color in enumerate((BLUE, VERMILLION)):
+        spots = [
+            f"M{round(20 + (x - left) * scale)} {round(20 + (top - y) * scale)}h0"
+            for (x, y), each in zip(places, side, strict=True)
+            if each == number
+        ]
+        paths.append(f'<path d="{"".join(spots)}" stroke="{color}" stroke-opacity="0.6"/>')
+    key = f'<text y="1030"><tspan fill="{BLUE}">● source</tspan>  <tspan fill="{VERMILLION}">● target</tspan></text>'
+    shape = 'viewBox="0 0 1000 1050" fill="none" stroke-width="10" stroke-linecap="round" font-size="36"'
+    return Markup(f"<svg {shape}>{''.join(paths)}{key}</svg>")
 
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Figure:

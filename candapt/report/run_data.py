@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jinja2 import UndefinedError
 from candapt.data.domains import Side
 from candapt.errors import UserError
 from candapt.report.domain_map import DomainMap, read_map
+from candapt.review import Answer, AnswerFile, Measurement, Population, Sample, known_samples, measure_answers
 from candapt.storage import safe_reading as safe
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UndefinedError, ValueError)
@@ -40,6 +42,7 @@ class Run:
     predictions: tuple[Prediction, ...]
     map: DomainMap | None
     pictures: bool = True  # whether images may be shown from where the configuration says that they are
+    answers: tuple[Answer, ...] = ()  # what people said of the predictions in `candapt review`
 
     def place(self, side: Side) -> Path:
         """Folder or file that a domain was read from."""
@@ -67,6 +70,30 @@ class Run:
         """What was measured with true labels; empty if there were none."""
         return self.section("oracle")
 
+    @cached_property
+    def population(self) -> Population:
+        """The predictions as a review draws from them, without samples whose labels steered the training.
+
+        Raises:
+            UserError: labels steered, but which cannot be read.
+        """
+        known = known_samples(self.folder, self.config, outside=self.pictures)
+        return Population(tuple(Sample(*each) for each in self.predictions), known)
+
+    @cached_property
+    def review(self) -> tuple[Measurement | None, str]:
+        """The accuracy by the answers of a review, and else why they cannot be counted, if there are any."""
+        try:
+            measured = measure_answers(self.population, self.answers) if self.answers else None
+        except UserError as error:
+            return None, str(error)
+        return (measured, "") if measured is not None and measured.interval is not None else (None, "")
+
+    @property
+    def measured(self) -> Measurement | None:
+        """The accuracy by the answers of a review; None without any that count."""
+        return self.review[0]
+
 
 def read_run(folder: Path, *, pictures: bool = True) -> Run:
     """Everything that a page shows of a run; a folder without a finished and undamaged one raises a `UserError`."""
@@ -85,6 +112,7 @@ def read_run(folder: Path, *, pictures: bool = True) -> Run:
             _read_predictions(safe.contained(folder, "predictions.csv")),
             read_map(folder),
             pictures,
+            tuple(AnswerFile(folder).read()),
         )
         if not run.method or not run.task or not run.predictions:
             raise UserError(f"The run in {str(folder)!r} has no prediction to show.")

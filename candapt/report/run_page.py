@@ -1,6 +1,6 @@
 """The page of one run."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,14 +8,14 @@ from candapt.data.domains import Side
 from candapt.report import plots, text
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
-from candapt.report.run_data import Prediction, Run
+from candapt.report.run_data import Run
+from candapt.report.samples import class_samples, hand_checks
 from candapt.report.targets import target_parts
 from candapt.report.thumbnails import BUDGET, Thumbnails, thumbnails_of
+from candapt.review.measurement import ENOUGH, percent
 from candapt.settings import LAST
 from candapt.storage.files import flatten
 
-MOST_CONFIDENT, LEAST_CONFIDENT = 8, 24  # maximum number of samples in the gallery of a class, and in that of all
-GALLERY = 256  # maximum number of samples in the galleries of all classes, if that leaves two for each
 LARGE, SMALL = 96, 56  # pixels of a thumbnail in a gallery and on the map
 ORACLE = 320  # height in pixels of the charts that stand side by side there
 CLASSES = 60  # maximum number of classes in a chart of classes; the table beside it has all
@@ -24,9 +24,9 @@ CLASSES = 60  # maximum number of classes in a chart of classes; the table besid
 def run_page(run: Run) -> str:
     """The page as text."""
     thumbnails = thumbnails_of(run)
-    by_class, unsure = chosen_samples(run.predictions)
-    wanted = [each.name for each in unsure] + [each.name for some in by_class.values() for each in some]
-    pictures = thumbnails[Side.TARGET].make(wanted, LARGE)
+    checks, by_class = hand_checks(run), class_samples(run.predictions)
+    shown = [*(each.samples for each in checks), *(part for some in by_class.values() for part in some)]
+    pictures = thumbnails[Side.TARGET].make([each.name for part in shown for each in part], LARGE)
     maps, points = map_charts(run, thumbnails, BUDGET - sum(map(len, pictures.values())))
     sections = {
         "losses": loss_charts(run),
@@ -51,12 +51,12 @@ def run_page(run: Run) -> str:
         marked=_kept_round(run) is not None,
         warnings=[str(each.get("sentence", "")) for each in run.summary.get("warnings") or []],
         notes=[str(each.get("sentence", "")) for each in run.summary.get("notes") or []],
-        what_to_check=text.what_to_check(run),
+        steps=text.next_steps(run),
         sections=sections,
         galleries=by_class,
         predicted=predicted,
         never=[name for name in run.classes if not predicted[name]],
-        unsure=unsure,
+        checks=checks,
         pictures=pictures,
         tables=tables(run),
         targets=target_parts(run, thumbnails),
@@ -64,10 +64,11 @@ def run_page(run: Run) -> str:
 
 
 def tables(run: Run) -> dict[str, Table | None]:
-    """The tables of the page by their name in the template; None for one that needs true labels."""
+    """The tables of the page by their name in the template; None for one that needs what the run does not have."""
     settings = [(key, shown_setting(value)) for key, value in flatten(run.config).items()]
     return {
         "coverage": coverage_table(run),
+        "reviewed_classes": reviewed_classes_table(run),
         "rounds": rounds_table(run),
         "classes": class_table(run),
         "mistakes": mistakes_table(run),
@@ -75,16 +76,6 @@ def tables(run: Run) -> dict[str, Table | None]:
         "settings": Table("Settings", ("setting", "value"), settings),
         "versions": Table("Versions", ("package", "version"), [*(run.summary.get("versions") or {}).items()]),
     }
-
-
-def chosen_samples(predictions: Sequence[Prediction]) -> tuple[dict[str, list[Prediction]], list[Prediction]]:
-    """The most confident samples of each class that was predicted, and the least confident ones of all."""
-    grouped: defaultdict[str, list[Prediction]] = defaultdict(list)
-    ranked = sorted(predictions, key=lambda each: -each.confidence)
-    for each in ranked:
-        grouped[each.label].append(each)
-    most = max(2, min(MOST_CONFIDENT, GALLERY // max(1, len(grouped))))
-    return {label: grouped[label][:most] for label in sorted(grouped)}, ranked[::-1][:LEAST_CONFIDENT]
 
 
 def loss_charts(run: Run) -> list[Chart]:
@@ -146,7 +137,13 @@ def map_charts(
         pictures |= {row: made[names[row]] for row in rows if names[row] in made}
     shown = [("before", "Before adaptation", run.map.before), ("after", "After adaptation", run.map.after)]
     charts = [
-        Chart(f"{prefix}map-{key}", title, "", plots.points(places.tolist(), sides))
+        Chart(
+            f"{prefix}map-{key}",
+            title,
+            "",
+            plots.points(places.tolist(), sides),
+            still=plots.still_points(places.tolist(), sides),
+        )
         for key, title, places in shown
         if len(places)
     ]
@@ -193,6 +190,17 @@ def coverage_table(run: Run) -> Table | None:
     columns = ("surest share", "predictions", "expected to be right")
     rows = text.coverage(run)
     return Table("Expected accuracy of the surest predictions", columns, rows) if rows else None
+
+
+def reviewed_classes_table(run: Run) -> Table | None:
+    """Measured accuracy of each class with enough answers in a review."""
+    if run.measured is None:
+        return None
+    rows = [
+        (each.name, f"{each.right} of {each.judged}", *map(percent, each.interval)) for each in run.measured.classes
+    ]
+    caption = f"Measured by review, by predicted class, where there are at least {ENOUGH} answers"
+    return Table(caption, ("predicted class", "right", "accuracy", "at least", "at most"), rows) if rows else None
 
 
 def oracle_charts(run: Run) -> list[Chart]:

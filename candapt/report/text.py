@@ -1,6 +1,7 @@
 """The text of the pages: the verdict, the figures on top, and the title and note of every curve."""
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -10,6 +11,8 @@ from candapt.console import duration
 from candapt.evaluation.scores import SCORES
 from candapt.methods import METHODS
 from candapt.report.run_data import Run
+from candapt.review.interval import LEVEL
+from candapt.review.measurement import percent, plural
 from candapt.settings import LAST
 
 
@@ -45,6 +48,8 @@ WITHOUT_CURVE = {"round", "iteration", "seconds", "learning_rate", "kept_samples
 CLUSTERS = ("kept_share", "kept_change", "kept_classes", "label_change", "center_shift", "mean_distance")
 MAIN_SCORES = ("neighbor_information", "agreement", "class_ami")  # the others, but for the one that chose, are folded
 MEASURED = "Accuracy (oracle)"
+REVIEWED = "Measured by review"
+ANSWERS = 50  # of a review, in two minutes of work
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)  # shares of the predictions, the surest first, whose accuracy is shown
 USABLE = 0.95  # expected accuracy at which predictions are called usable without a check
 SCORE, ORACLE = "score_", "oracle_"  # how the keys of scores begin, and those of figures that need true labels
@@ -69,8 +74,17 @@ def verdict(run: Run) -> str:
     """The outcome of a run in two or three sentences."""
     count = f"{len(run.predictions):,}"
     done = f"{title(run.method)} assigned each of {count} target samples to one of {len(run.classes)} classes."
-    measured = f" By the true labels (oracle), {run.oracle['accuracy']:.1%} are right." if run.oracle else ""
-    return f"{done} {_judgement(run)}{measured}"
+    oracle = f" By the true labels (oracle), {run.oracle['accuracy']:.1%} are right." if run.oracle else ""
+    return f"{done} {_judgement(run)}{_reviewed(run)}{oracle}"
+
+
+def _reviewed(run: Run) -> str:
+    """The accuracy that a review measured; empty without one."""
+    if run.measured is None or run.measured.interval is None:
+        return ""
+    value, low, high = map(percent, run.measured.interval)
+    answers = plural(run.measured.judged, "answer")
+    return f" Measured by review, {value} are right, between {low} and {high} ({LEVEL:.0%} interval, {answers})."
 
 
 def _judgement(run: Run) -> str:
@@ -106,6 +120,10 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
         low, high = _number(estimate, "low"), _number(estimate, "high")
         between = f"between {low:.0%} and {high:.0%}, without labels" if low is not None and high is not None else ""
         rows.append(("Estimated accuracy", f"{value:.0%}", between))
+    if (measured := run.measured) is not None and measured.interval is not None:
+        low, high = measured.interval.low, measured.interval.high
+        remark = f"between {percent(low)} and {percent(high)}, {plural(measured.judged, 'answer')}"
+        rows.append((REVIEWED, percent(measured.interval.value), remark))
     if (accuracy := _number(run.oracle, "accuracy")) is not None:
         rows.append((MEASURED, f"{accuracy:.1%}", "measured with true labels"))
     for name, key, remark in (
@@ -150,11 +168,41 @@ def what_to_check(run: Run) -> str:
     usable = sum(1 for each in expected if each >= USABLE)  # they fall from the surest on
     rest, total = len(expected) - usable, len(expected)
     if not rest:
-        return f"All {total:,} predictions together are expected to be at least {USABLE:.0%} right."
+        return f"All {total:,} predictions together are expected to be at least {USABLE:.0%} right: use them."
     if not usable:
         return f"No part of the predictions is expected to be {USABLE:.0%} right: check them before you use them."
     sure = f"The {usable:,} surest predictions are expected to be {USABLE:.0%} right together"
     return f"{sure}: use these, and check the other {rest:,} first."
+
+
+def next_steps(run: Run) -> list[tuple[str, str]]:
+    """What to do next: sentences, each with a command to type or an empty text."""
+    folder, steps = shlex.quote(readable(str(run.folder))), []
+    if count := len(run.summary.get("warnings") or []):
+        steps.append(
+            (f"Read the {'warning' if count == 1 else f'{count} warnings'} above before you use anything.", "")
+        )
+    if run.measured is None or run.measured.judged < ANSWERS:
+        more = f" You have {plural(run.measured.judged, 'answer')} so far." if run.measured else ""
+        sentence = f"Measure how good it is here: judge {ANSWERS} random predictions, two minutes of work.{more}"
+        steps.append((sentence, f"candapt review {folder}"))
+    elif conflict := _conflict(run):
+        steps.append((conflict, ""))
+    if advice := what_to_check(run):
+        steps.append((advice, ""))
+    steps.append(("Check the samples below by hand, the least sure ones first.", ""))
+    steps.append(("Predict new samples.", f"candapt predict {folder} NEW --out new.csv"))
+    return steps
+
+
+def _conflict(run: Run) -> str:
+    """That a review contradicts the label-free estimate; empty if it does not."""
+    estimate = _number(run.section("estimated_accuracy"), "value")
+    interval = run.measured.interval if run.measured else None
+    if estimate is None or interval is None or interval.low <= estimate <= interval.high:
+        return ""
+    height = "high" if estimate > interval.high else "low"
+    return f"Go by the review: it shows that the estimate without labels, {estimate:.0%}, is too {height}."
 
 
 def selection(run: Run) -> str:

@@ -59,12 +59,19 @@ class Thumbnails:
 
     def one(self, name: str, side: int) -> str | None:
         """The picture of a sample as a data URI; None if there is none."""
+        picture = self.jpeg(name, side)
+        return None if picture is None else "data:image/jpeg;base64," + base64.b64encode(picture).decode("ascii")
+
+    def jpeg(self, name: str, side: int) -> bytes | None:
+        """The picture of a sample as a JPEG file; None if there is none."""
+        if not self.available:
+            return None
         image = self._file(name, side) if self.array is None else self._row(name, side)
         if image is None:
             return None
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
-        return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+        return buffer.getvalue()
 
     def _file(self, name: str, side: int) -> Image.Image | None:
         path = PurePath(name)

@@ -145,6 +145,11 @@ class TestTargetLabels:
         text = "path,label\na.png,zebra\né.png,mug\nnot-there.png,mug\n"
         assert self.labels(self.write(tmp_path, text)) == [-1, -1, -1, 2]
 
+    def test_an_empty_label_is_none(self, tmp_path: Path) -> None:
+        """The answers of a review have one where nobody could say."""
+        path = self.write(tmp_path, "path,label,answer\na.png,mug,right\né.png,,unsure\n")
+        assert read_target_labels(path, TARGET, CLASSES, strict=True).tolist() == [2, -1, -1, -1]
+
     def test_a_byte_order_mark_is_no_part_of_a_name(self, tmp_path: Path) -> None:
         assert self.labels(self.write(tmp_path, "path,label\na.png,mug\n", "utf-8-sig")) == [2, -1, -1, -1]
 

@@ -1,7 +1,6 @@
 """Pages in a real browser: no error, no request, nothing that sticks out on a phone. Skipped where there is none."""
 
 import csv
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,25 +11,14 @@ import pytest
 
 from candapt.commands.main import main
 from candapt.report import write_comparison
+from tests.chromium import headless_chromium
 from tests.report.shared import SECTIONS
-
-playwright = pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium: the one that `playwright install chromium` gives, or the system's."""
-    own = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    flags = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=own, args=flags)
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium starts here: {str(error).splitlines()[0]}")
+    with headless_chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +38,8 @@ def opened(browser: Any, path: Path, width: int, sections: Collection[str]) -> I
     page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
+    assert page.locator("details:not([open]) .main-svg").count() == 0  # drawn when they are unfolded
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     page.wait_for_function("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))")
     assert [name for name in sections if not page.locator(f"#{name}").is_visible()] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -107,8 +97,9 @@ def test_photographs_of_office31(browser: Any, office31: Path, width: int) -> No
     path = office31 / "report.html"
     assert path.stat().st_size < 8e6
     with opened(browser, path, width, (*SECTIONS, "oracle")) as page:
+        assert page.locator("#check img").count() == 24
         pictures = page.locator("#gallery img")
-        assert pictures.count() >= 24 + 31
+        assert pictures.count() == 62  # every one, once
         assert pictures.evaluate_all("(images) => images.every((each) => each.complete && each.naturalWidth >= 64)")
         data = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
         assert len(data["points"][0]["thumbnails"]) == 124
@@ -128,3 +119,33 @@ def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, i
     page.select_option("#highlight", "1")
     assert "0.07" in page.evaluate("JSON.stringify(document.querySelector('#chart-map-after').data[0].marker.opacity)")
     page.close()
+
+
+def test_training_is_folded_and_its_link_unfolds_it(browser: Any, hostile_run: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((hostile_run / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready]")
+    assert not page.locator("#chart-classification").is_visible()
+    page.click("nav a[href='#course']")
+    page.wait_for_selector("#chart-classification .main-svg")
+    width = page.locator("#chart-classification .main-svg").first.bounding_box()["width"]
+    assert 200 < width <= page.locator("#chart-classification").bounding_box()["width"]
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_without_javascript_there_are_text_tables_pictures_and_maps(browser: Any, image_run: Path, width: int) -> None:
+    context = browser.new_context(java_script_enabled=False, viewport={"width": width, "height": 844})
+    page = context.new_page()
+    page.goto((image_run / "report.html").as_uri())
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible(), name
+    assert page.locator("#check img").first.bounding_box()["width"] > 50
+    assert page.locator("#map svg").count() == 2
+    assert page.locator("#map svg").first.bounding_box()["height"] > 200
+    assert not page.locator("#highlight").is_visible()
+    page.locator("#course > details > summary").click()
+    assert page.locator("#course noscript p").first.is_visible()
+    page.get_by_text("Every round in numbers").first.click()
+    assert page.locator("#course table").first.is_visible()
+    context.close()

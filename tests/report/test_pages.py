@@ -18,10 +18,11 @@ from candapt.benchmark.tables import benchmark_page
 from candapt.commands.main import main
 from candapt.errors import UserError
 from candapt.report import write_comparison, write_report
-from candapt.report.comparison import agreement, distinct_names
+from candapt.report.comparison import agreement, distinct_names, overview
 from candapt.report.page import script_json
 from candapt.report.run_data import read_run
 from candapt.report.run_page import run_page
+from candapt.review.answers import Answer, AnswerFile
 from tests.benchmark.made import made_results
 from tests.report.shared import FLAGS, HOSTILE, SECTIONS
 
@@ -70,6 +71,9 @@ class TestRun:
         assert {*SECTIONS, "oracle"} <= page.ids
         drawn = {attributes["data-chart"] for _, attributes in page.tags if "data-chart" in attributes}
         assert drawn == page.data["charts"].keys()
+        order = [each.get("id") for _, each in page.tags]
+        places = [order.index(name) for name in (*SECTIONS[:6], "oracle", *SECTIONS[6:])]
+        assert places == sorted(places)  # what to do first, the training last
         assert {"classification", "discrepancy", "cdd", "kept_share", "map-before", "map-after", "classes"} <= drawn
         assert {"oracle-accuracy", "oracle-cdd", "calibration", "confusion", "class-accuracy"} <= drawn
 
@@ -138,6 +142,54 @@ class TestRun:
         words = " ".join(Elements(run_page(read_run(copied))).text)
         assert "No warning was raised, and an estimated 87% of the predictions are right." in words
         assert "adaptation did harm" in words
+
+
+class TestReview:
+    """What `candapt review` measured stands beside the label-free estimate."""
+
+    @pytest.fixture
+    def reviewed(self, copied: Path) -> Path:
+        """A run with an estimate, of which 60 predictions were judged: 48 right, 10 wrong, 2 that nobody could tell."""
+        change_summary(copied, warnings=[], estimated_accuracy={"value": 0.97, "low": 0.9, "high": 1.0, "method": "x"})
+        answers = AnswerFile(copied)
+        answers.prepare()
+        with answers.exclusive():
+            for row, each in enumerate(read_run(copied).predictions[:60]):
+                verdict, label = (
+                    ("right", each.label) if row < 48 else ("wrong", None) if row < 58 else ("unsure", None)
+                )
+                answers.append(Answer(each.name, verdict, label, each.label, "confidence"))  # type: ignore[arg-type]
+        return copied
+
+    def test_it_is_shown_everywhere(self, reviewed: Path) -> None:
+        run = read_run(reviewed)
+        assert run.measured is not None
+        assert run.measured.interval is not None
+        value, low, high = (f"{each:.0%}" for each in run.measured.interval)
+        words = " ".join(" ".join(Elements(run_page(run)).text).split())
+        assert f"Measured by review, {value} are right, between {low} and {high} (95% interval, 58 answers)." in words
+        assert f"Measured by review {value} between {low} and {high}, 58 answers" in words
+        assert "2 answers “cannot say”: left out of the accuracy." in words
+        assert "Go by the review: it shows that the estimate without labels, 97%, is too high." in words
+        assert "judge 50 random predictions" not in words
+        assert HOSTILE[0] in words  # the table of classes
+
+    def test_comparisons_have_it_too(self, reviewed: Path, hostile_run: Path) -> None:
+        overview_of = overview([read_run(reviewed), read_run(hostile_run)], ["a", "b"], [])
+        assert "measured by review" in overview_of.columns[:4]
+
+    def test_without_a_review_the_page_says_how_to_make_one(self, copied: Path) -> None:
+        words = " ".join(Elements(run_page(read_run(copied))).text)
+        assert "judge 50 random predictions, two minutes of work." in words
+        assert f"candapt review {copied}" in words
+        assert "Measured by review" not in words
+
+    def test_a_review_that_has_just_begun(self, reviewed: Path) -> None:
+        lines = (reviewed / "review" / "answers.jsonl").read_text().splitlines(keepends=True)
+        (reviewed / "review" / "answers.jsonl").write_text("".join(lines[:7]))
+        words = " ".join(Elements(run_page(read_run(reviewed))).text)
+        assert "You have 7 answers so far." in words
+        assert "Go by the review" not in words
 
 
 class TestSafety:

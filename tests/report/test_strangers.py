@@ -16,11 +16,37 @@ from candapt.storage.safe_reading import MAX_JSON, MAX_TABLE
 
 FILES = ("config.yaml", "summary.json", "model.json", "metrics.jsonl", "predictions.csv", "embedding.npz")
 
+ANSWERS = "review/answers.jsonl"
+
 
 @pytest.fixture
 def run(image_run: Path, tmp_path: Path) -> Path:
     """A run folder that a test may spoil."""
     return Path(shutil.copytree(image_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_answers_that_are_a_link_or_a_pipe_are_refused(run: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "answers.jsonl").write_text("")
+    if kind == "folder":
+        (run / "review").symlink_to(tmp_path / "elsewhere")
+    else:
+        (run / "review").mkdir()
+        path = run / "review" / "answers.jsonl"
+        path.symlink_to(tmp_path / "elsewhere" / "answers.jsonl") if kind == "link" else os.mkfifo(path)
+    with pytest.raises(UserError):
+        read_run(run)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 10**5, "3\n{}\n", '{"path": "0", "answer": "right", "label": 3}\n', "\0\n" * 99]
+)
+def test_answers_of_another_kind_are_skipped(run: Path, text: str) -> None:
+    (run / "review").mkdir()
+    (run / "review" / "answers.jsonl").write_text(text)
+    assert read_run(run).answers == ()
+    assert main(["report", str(run), "--pictures", "false"]) == 0
 
 
 def test_every_file_that_is_read_is_there(run: Path) -> None:
@@ -40,9 +66,12 @@ def test_links_and_pipes_are_refused(run: Path, tmp_path: Path, name: str, kind:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("summary.json", MAX_JSON), ("metrics.jsonl", MAX_JSON), ("predictions.csv", MAX_TABLE)]
+    ("name", "size"),
+    [("summary.json", MAX_JSON), ("metrics.jsonl", MAX_JSON), ("predictions.csv", MAX_TABLE), (ANSWERS, MAX_TABLE)],
 )
 def test_files_are_bounded(run: Path, name: str, size: int) -> None:
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).touch()
     os.truncate(run / name, size + 1)
     with pytest.raises(UserError, match="is larger than"):
         read_run(run)

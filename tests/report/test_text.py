@@ -30,7 +30,7 @@ def test_the_surest_predictions_come_first() -> None:
 @pytest.mark.parametrize(
     ("confidences", "sentence"),
     [
-        ([0.99] * 1200, "All 1,200 predictions together are expected to be at least 95% right."),
+        ([0.99] * 1200, "All 1,200 predictions together are expected to be at least 95% right: use them."),
         ([0.5] * 3, "No part of the predictions is expected to be 95% right: check them before you use them."),
         (
             [1.0, 0.5, 0.98, 0.4],

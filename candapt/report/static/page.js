@@ -33,8 +33,11 @@
   };
   const isMap = (plot) => plot.dataset.chart in data.maps;
   const pointsOf = (plot) => data.points[data.maps[plot.dataset.chart]];
+  // A chart that is folded away has no width: it is drawn when it is first shown.
+  const isVisible = (plot) => plot.closest("details:not([open])") === null;
+  const isDrawn = (plot) => plot.querySelector(".main-svg") !== null;
   const drawAgain = () => {
-    plots.forEach(draw);
+    plots.filter((plot) => isDrawn(plot) || isVisible(plot)).forEach(draw);
     highlightAll();
   };
 
@@ -75,9 +78,9 @@
   };
 
   const choice = document.getElementById("highlight");
-  const highlightAll = () => plots.filter(isMap).forEach((plot) => highlight(plot, choice?.value ?? ""));
+  const highlightAll = () => plots.filter((plot) => isMap(plot) && isDrawn(plot)).forEach((plot) => highlight(plot, choice?.value ?? ""));
 
-  for (const plot of plots) {
+  for (const plot of plots.filter(isVisible)) {
     draw(plot).then(() => {
       if (!isMap(plot)) return;
       plot.on("plotly_hover", (event) => tell(plot, event));
@@ -86,10 +89,17 @@
   }
   addEventListener("scroll", () => { card.hidden = true; }, { passive: true });
 
-  // A chart that was folded away when it was drawn does not know its width.
+  const unfold = () => {
+    const fold = document.getElementById(location.hash.slice(1))?.querySelector(":scope > details");
+    if (fold) fold.open = true;
+  };
   document.querySelectorAll("details").forEach((each) => each.addEventListener("toggle", () => {
-    if (each.open) each.querySelectorAll("[data-chart]").forEach((plot) => Plotly.Plots.resize(plot));
+    const shown = each.open ? [...each.querySelectorAll("[data-chart]")].filter(isVisible) : [];
+    shown.forEach((plot) => (isDrawn(plot) ? Plotly.Plots.resize(plot) : draw(plot)));
   }));
+  document.querySelector("nav").addEventListener("click", () => setTimeout(unfold));
+  addEventListener("hashchange", unfold);
+  unfold();
   choice?.addEventListener("change", highlightAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
   addEventListener("beforeprint", () => {
