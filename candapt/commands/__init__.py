@@ -9,6 +9,7 @@ COMMANDS = {
     "predict": "Predict new images or features with the model of a run.",
     "evaluate": "Measure the model of a run on labeled data.",
     "report": "Rebuild the page of a run, or make one page that compares several runs.",
+    "export": "Write the target-ready network as one ONNX file, or as a folder for the Hugging Face Hub.",
     "tune": "Search the settings that a label-free score prefers; write them to a config.yaml for adapt.",
     "embed": "Write the features of a frozen backbone to an .npz file, to adapt later without the images.",
     "cache": "List or clear the cached outputs of frozen layers.",

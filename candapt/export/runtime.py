@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-EXTRA = "it needs onnxruntime: install it with: pip install 'candapt[export]'"
-
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
@@ -34,21 +32,32 @@ class OnnxModel:
         """Open a file; a `UserError` if candapt has not written it. By default onnxruntime uses all cores."""
         path = Path(path)
         try:
-            import onnxruntime
-        except ImportError:
-            raise UserError(f"{str(path)!r} cannot be used: {EXTRA}.") from None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        try:
             check_file(path)
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            names = {output.name for output in session.get_outputs()}
-            if [each.name for each in session.get_inputs()] != [INPUT] or not names >= set(OUTPUTS):
-                raise ValueError("its inputs and outputs are others")
-            return cls(session, Metadata.read(session.get_modelmeta().custom_metadata_map))
+            return cls._open(str(path), threads)
         except Exception as error:  # a damaged file makes onnxruntime raise almost anything
+            if isinstance(error, UserError):
+                raise
             reason = shortened(f"{type(error).__name__}: {error}", 160)
             raise UserError(f"{str(path)!r} is no model made by `candapt export` ({reason}).") from error
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, threads: int | None = None) -> "OnnxModel":
+        """The same from the content of a file."""
+        return cls._open(content, threads)
+
+    @classmethod
+    def _open(cls, model: str | bytes, threads: int | None) -> "OnnxModel":
+        try:
+            import onnxruntime
+        except ImportError:
+            raise UserError("An ONNX file needs onnxruntime: install it with: pip install 'candapt[export]'.") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        names = {output.name for output in session.get_outputs()}
+        if [each.name for each in session.get_inputs()] != [INPUT] or not names >= set(OUTPUTS):
+            raise ValueError("its inputs and outputs are others")
+        return cls(session, Metadata.read(session.get_modelmeta().custom_metadata_map))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -96,7 +105,7 @@ class OnnxModel:
 
     def _image_settings(self) -> ImageSettings:
         if self.images is None:
-            raise UserError(f"The model takes {self.shape[0]} features of a sample, not images.")
+            raise UserError(f"The model takes arrays of shape {self.shape} for a sample, not image files.")
         return self.images
 
 
