@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from candapt.commands.parser import parse_options, positional
 from candapt.errors import UserError
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def run(options: ExportOptions) -> None:
     """Write a file, a folder for the Hub, or both."""
-    how = {"format": options.format, "quantize": options.quantize, "target": options.target}
+    how: dict[str, Any] = {"format": options.format, "quantize": options.quantize, "target": options.target}
     if options.out is None and options.hub_folder is None:
         raise UserError("--out is missing: give a file, or a folder by --hub-folder.")
     if options.hub_folder is None:

@@ -1,7 +1,7 @@
 """Batch norms of a traced network folded into the layers before them, or made plain multiplications and additions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -35,7 +35,7 @@ def fold_batch_norms(traced: fx.GraphModule) -> fx.GraphModule:
 
 def _affine(traced: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
     """What a batch norm in evaluation multiplies by and adds, each of shape (channels,), in double precision."""
-    _, weight, bias, mean, variance, training, _, eps, _ = norm.args
+    weight, bias, mean, variance, training, _, eps = cast(Sequence[Any], norm.args)[1:8]
     if training:
         raise ValueError("a batch norm in training cannot be folded")
     mean, variance = (_value(traced, each).double() for each in (mean, variance))

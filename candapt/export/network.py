@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class TargetNetwork(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.frozen = copy.deepcopy(model.parts.frozen)
-        self.method = keep_side(model.method, model.method.normalizes_as(Side.TARGET))
+        self.method: Any = keep_side(model.method, model.method.normalizes_as(Side.TARGET))
         self.confidence: nn.Module = SoftmaxConfidence()
         if (calibrator := model.calibrator) is not None:
             self.confidence = BankConfidence(calibrator) if calibrator.needs_features else ClassConfidence(calibrator)
@@ -39,7 +40,7 @@ class TargetNetwork(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """The outputs by name, each of n rows, for samples of shape (n, *shape)."""
         features = x if self.frozen is None else rounded(self.frozen(x))
-        probabilities = self.method.predict(features, Side.TARGET).probabilities
+        probabilities: Tensor = self.method.predict(features, Side.TARGET).probabilities
         confidence = self.confidence(probabilities, features)
         return {"probabilities": probabilities, "confidence": confidence, "label": probabilities.argmax(1)}
 

@@ -43,7 +43,8 @@ def quantize_int8(model: "ModelProto", samples: Array) -> "ModelProto":
             per_channel=True,
             reduce_range=True,
             op_types_to_quantize=list(LAYERS),
-            nodes_to_exclude=others(model, "probabilities"),
+            nodes_to_exclude=[*others(model, "probabilities"), *_batched(model)],
+            extra_options={"MatMulConstBOnly": True},  # products of two activations, as in attention, stay as they are
         )
         return onnx.load(made)
 
@@ -57,6 +58,12 @@ def others(model: "ModelProto", output: str) -> list[str]:
         else:
             needed.update(node.input)
     return names
+
+
+def _batched(model: "ModelProto") -> list[str]:
+    """Names of products with a stack of matrices, one per head of an ensemble, for which onnxruntime has no code."""
+    dims = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    return [node.name for node in model.graph.node if node.op_type == "MatMul" and dims.get(node.input[1], 2) > 2]
 
 
 def _batches(samples: Array) -> Any:

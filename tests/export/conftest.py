@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from candapt.commands.main import main
+from candapt.export.exporting import export_run
 from tests.images import write_photos, write_weights
 from tests.toy import Toy, make_toy
 
@@ -41,7 +42,7 @@ def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gray_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run over gray images by the whole of `small-cnn`; its confidence comes from the class. Tests do not write there."""
+    """A run over gray images by all of `small-cnn`; its confidence comes from the class. Tests do not write there."""
     folder, random = tmp_path_factory.mktemp("gray"), np.random.default_rng(0)
     for side in ("source", "target"):
         for number in range(24):
@@ -59,3 +60,15 @@ def adapt(source: Path, target: Path, out: Path, *flags: str) -> Path:
     assert main(["adapt", str(source), str(target), "--out", str(out), *FLAGS, *flags]) == 0
     logging.getLogger("candapt").handlers.clear()
     return out
+
+
+@pytest.fixture(scope="session")
+def feature_file(feature_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run as an ONNX file. Tests do not write there."""
+    return export_run(feature_run, tmp_path_factory.mktemp("onnx") / "model.onnx").path
+
+
+@pytest.fixture(scope="session")
+def photo_file(photo_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run as an ONNX file. Tests do not write there."""
+    return export_run(photo_run, tmp_path_factory.mktemp("onnx") / "model.onnx").path

@@ -14,14 +14,19 @@ import candapt
 from candapt.adaptation import adapt
 from candapt.assessment import assess, with_confidence
 from candapt.data.domains import ArraySamples, Domain, Side
+from candapt.errors import UserError
 from candapt.evaluation.confidence import SampleConfidence
 from candapt.export import network as export_network
+from candapt.export.exporting import describe
 from candapt.export.folding import NORM, fold_batch_norms
 from candapt.export.formats import Traced, to_onnx, to_program_file, trace
-from candapt.export.exporting import describe
+from candapt.export.metadata import OUTPUTS
 from candapt.export.network import TargetNetwork, confidence_kind, without_large_bank
 from candapt.methods import METHODS
 from candapt.model import Model, Predictions
+from candapt.network.batchnorm import DomainBatchNorm
+from candapt.network.build import build_parts
+from candapt.settings import NetworkSettings
 from tests.toy import Toy, quick_settings
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
@@ -42,7 +47,7 @@ def expected(model: Model, samples: Tensor) -> Predictions:
 
 
 def assert_same(outputs: dict[str, Tensor], predictions: Predictions) -> None:
-    assert list(outputs) == ["probabilities", "confidence", "label"]
+    assert tuple(outputs) == OUTPUTS
     torch.testing.assert_close(outputs["probabilities"], predictions.probabilities, **CLOSE)
     torch.testing.assert_close(outputs["confidence"], predictions.confidence, **CLOSE)
     assert torch.equal(outputs["label"], predictions.labels)
@@ -68,8 +73,8 @@ class TestMethods:
         session = onnxruntime.InferenceSession(to_onnx(trace(model)).SerializeToString())
         for count in (1, 9):
             samples = noise(model, count)
-            made = dict(zip(("probabilities", "confidence", "label"), session.run(None, {"input": samples.numpy()})))
-            assert_same({name: torch.from_numpy(value) for name, value in made.items()}, expected(model, samples))
+            made = map(torch.from_numpy, session.run(None, {"input": samples.numpy()}))
+            assert_same(dict(zip(OUTPUTS, made, strict=True)), expected(model, samples))
 
     @pytest.mark.parametrize("method", ["can", "source-only"])
     @pytest.mark.parametrize("bottleneck", [16, None])
@@ -114,6 +119,46 @@ class TestRuns:
             assert_same(program(noise(model, count)), expected(model, noise(model, count)))
 
 
+class TestFamilies:
+    """Networks as they start, with batch norms of their own for each domain."""
+
+    @staticmethod
+    def model(backbone: str, finetune: str) -> Model:
+        torch.manual_seed(0)
+        settings = NetworkSettings(backbone=backbone, finetune=finetune, bottleneck=16)  # type: ignore[arg-type]
+        parts = build_parts(settings, (3, 32, 32), 3, {"bottleneck_stride": "3x3"})
+        for layer in parts.network.modules():
+            if isinstance(layer, DomainBatchNorm):
+                layer.norms[Side.TARGET].running_mean.normal_()
+                layer.norms[Side.TARGET].running_var.uniform_(0.5, 2)
+        method = METHODS["can"](parts.network, METHODS["can"].Settings()).eval()
+        centers = torch.zeros(3, parts.network.num_features)
+        return Model(method, "can", parts, ("a", "b", "c"), (3, 32, 32), None, 8, centers, torch.zeros(3))
+
+    @pytest.mark.parametrize(
+        ("backbone", "finetune"),
+        [
+            ("test_resnet", "all"),
+            ("test_resnet", "last-stage"),
+            ("test_efficientnet", "all"),  # its batch norms apply an activation too
+            ("test_convnext", "last-stage"),
+            ("test_vit", "last-stage"),
+            ("test_vit", "all"),
+        ],
+    )
+    def test_every_family(self, backbone: str, finetune: str) -> None:
+        model = self.model(backbone, finetune)
+        traced, outputs = outputs_of(model)
+        assert has_no_norm(traced)
+        assert_same(outputs, expected(model, noise(model)))
+        assert_same(traced.program.module()(noise(model, 1)), expected(model, noise(model, 1)))
+
+    def test_what_cannot_be_traced_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TargetNetwork, "forward", lambda self, x: {"n": x * len(x)})
+        with pytest.raises(UserError, match="torch cannot trace 'test_resnet' for batches of any size"):
+            trace(self.model("test_resnet", "all"))
+
+
 class TestConfidence:
     def test_the_bank_as_a_graph_is_the_bank(self, toy: Toy) -> None:
         """On samples of the target, whose neighbors and classes vary."""
@@ -141,7 +186,9 @@ class TestConfidence:
     def test_a_bank_smaller_than_the_number_of_neighbors(self, feature_run: Path) -> None:
         model = candapt.load(feature_run)
         calibrator = model.calibrator
-        assert calibrator is not None and calibrator.reference is not None and calibrator.bank_labels is not None
+        assert calibrator is not None
+        assert calibrator.reference is not None
+        assert calibrator.bank_labels is not None
         few = SampleConfidence(
             calibrator.kind,
             calibrator.class_confidence,
