@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from candapt.errors import UserError
-from candapt.export.agreement import Agreement, Array, Examples, Outputs, compare, find_examples
+from candapt.export.agreement import SAMPLES, Agreement, Array, Examples, Outputs, compare, find_examples
 from candapt.export.formats import OPSET, Traced, require_extra, to_onnx, to_program_file, trace, with_metadata
 from candapt.export.metadata import Metadata
 from candapt.export.network import MAX_BANK, bank_size, confidence_kind, without_large_bank
@@ -63,7 +63,8 @@ def export_run(
     """
     check_output(out, format, quantize)
     model = _exportable(run)
-    examples = find_examples(model, run, target)
+    # Ranges of a quantization fit the samples that they come from too well: it is compared on others.
+    examples = find_examples(model, run, target, 2 * SAMPLES if quantize else SAMPLES)
     if quantize and examples.inputs != "target":
         raise UserError(f"int8 needs samples of the target, which {str(run)!r} no longer finds: give them by --target.")
     traced, metadata = trace(model), describe(model, format)
@@ -115,7 +116,7 @@ def _onnx(
     if quantize is None:
         return content, agreement, len(content)
     log.info("%s (before quantization).", agreement.sentence)
-    seen, unseen = examples.split()  # ranges fit the samples that they come from too well
+    seen, unseen = examples.split()
     smaller = with_metadata(quantize_int8(plain, seen.array), replace(metadata, quantized=quantize))
     quantized = smaller.SerializeToString()
     return quantized, compare(model, _session(quantized), unseen), len(content)
