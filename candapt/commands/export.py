@@ -7,6 +7,7 @@ from typing import Any
 
 from candapt.commands.parser import parse_options, positional
 from candapt.errors import UserError
+from candapt.export.card import model_card
 from candapt.export.exporting import Format, Quantization, check_output, export_run
 from candapt.export.hub import HubFolder
 
@@ -45,5 +46,6 @@ def run(options: ExportOptions) -> None:
         return
     if options.out is not None:
         check_output(options.out, options.format, options.quantize)
+    model_card(options.run)  # what is wrong with the run must come up before the work
     with HubFolder.open(options.hub_folder) as folder:
         folder.fill(options.run, export_run(options.run, options.out or folder.model_path(options.format), **how))

@@ -53,6 +53,9 @@ def is_own(path: Path) -> bool:
 
 def model_card(run: Path, exported: "Exported | None" = None) -> str:
     """The card as text; with the file that was exported beside it, how to use that. A `UserError` for a damaged run."""
+    if not (run / "summary.json").is_file():
+        reason = "holds no finished run (no summary.json)"
+        raise UserError(f"{str(run)!r} {reason}: give a folder made by `candapt adapt`.")
     try:
         summary = read_json(contained(run, "summary.json"))
         config = read_yaml(contained(run, "config.yaml"))
@@ -67,7 +70,7 @@ def model_card(run: Path, exported: "Exported | None" = None) -> str:
         )
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         reason = shortened(f"{type(error).__name__}: {error}", 160)
-        raise UserError(f"The run in {str(run)!r} is damaged or not complete ({reason}).") from error
+        raise UserError(f"The run in {str(run)!r} is damaged ({reason}).") from error
     text = "\n\n".join(sections) + "\n\n"
     return f"{text}{MARK}{_digest(text)} -->\n"
 

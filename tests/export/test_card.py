@@ -120,7 +120,7 @@ class TestContent:
             assert model_card(change(run, "summary.json", **changes)).endswith("-->\n")
 
     def test_no_finished_run(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="damaged or not complete"):
+        with pytest.raises(UserError, match="holds no finished run"):
             model_card(tmp_path)
 
 

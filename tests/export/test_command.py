@@ -236,6 +236,15 @@ class TestHubFolder:
         assert (code, "already holds files" in said) == (2, True)
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
 
+    def test_a_run_without_a_summary(
+        self, feature_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = Path(shutil.copytree(feature_run, tmp_path / "run"))
+        (run / "summary.json").unlink()
+        code, said = called(capsys, run, "--hub-folder", tmp_path / "hub")
+        assert (code, "no summary.json" in said) == (2, True)
+        assert not (tmp_path / "hub").exists()
+
     def test_a_failure_leaves_no_folder(
         self, feature_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from filelock import FileLock
 from PIL import Image
 
 import candapt
+from candapt.commands.main import main
 from candapt.data.images import image_domain
 from candapt.export.runtime import evaluation_view
 from candapt.settings import ImageSettings
@@ -54,6 +56,17 @@ def answer(place: Path, photo_run: Path) -> tuple[str, float]:
 def parsed(printed: str) -> tuple[str, float]:
     name, confidence = printed.split()
     return name, float(confidence)
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are in order but for a run that only the reader has; other tests run them on one."""
+    monkeypatch.chdir(tmp_path)
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("candapt ")]
+    assert len(lines) == 4
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 2
+        assert "holds no finished run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", range(2))
