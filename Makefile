@@ -41,8 +41,8 @@ format: $(READY)
 hooks: $(READY)
 	$(BIN)/pre-commit install
 
-# Measures again what takes minutes: the loss, start-up, the demonstration and, with the data sets, features, embed and
-# report. Then writes all tables. The suites take hours: `python -m benchmarks.suites`.
+# Measures again what takes minutes: the loss, start-up, the demonstration and, with the data sets, features, embed,
+# report and export. Then writes all tables. The suites take hours: `python -m benchmarks.suites`.
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.startup
@@ -50,6 +50,7 @@ benchmark: $(READY)
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.features; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.embed; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.report; fi
+	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.export; fi
 	$(BIN)/python -m benchmarks.tables
 
 # Trains one random cell of every recorded table again and compares.

@@ -548,6 +548,29 @@ def methods() -> str:
     return table(["`--method`", "what it does", "paper"], rows)
 
 
+def export() -> str:
+    """Exported files against PyTorch: agreement, speed on the same threads, and size."""
+    result = load("export")
+    names = {"torch": "PyTorch", "onnx": "ONNX", "int8": "ONNX, int8"}
+    rows = []
+    for case in result["cases"]:
+        for kind, name in names.items():
+            agreement = case["agreement"].get(kind)
+            rate, base = case["per_second"][kind], case["per_second"]["torch"]
+            compared = ["", "", "", ""]
+            if agreement:
+                compared = [
+                    str(agreement["samples"]),
+                    f"{agreement['same_class']:.1%}",
+                    f"{agreement['max_difference']:.1e}",
+                    f"{agreement['max_confidence_difference']:.1e}",
+                ]
+            size = f"{case['bytes'][kind] / 2**20:.1f} MiB" if kind in case["bytes"] else ""
+            rows.append([f"{case['case']}: {name}", *compared, f"{rate:,.0f}", f"{rate / base:.2f}", size])
+    head = ["", "samples", "same class", "largest difference of a probability", "of the confidence"]
+    return table([*head, "samples a second", "ratio", "size"], rows, result)
+
+
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each
     for each in (
@@ -575,6 +598,7 @@ TABLES: dict[str, Callable[..., str]] = {
         fuzz,
         report,
         review,
+        export,
     )
 }
 

@@ -42,7 +42,7 @@ ONE_SEED_TOLERANCE = 0.03
 SPREADS = 3
 SUITE = "suite-"
 NOT_REPEATED = {
-    **dict.fromkeys(("losses", "startup", "report", "throughput"), "times differ from run to run"),
+    **dict.fromkeys(("losses", "startup", "report", "throughput", "export"), "times differ from run to run"),
     **dict.fromkeys(("selection", "calibration-office31"), "computed from the cells of a suite"),
     **dict.fromkeys(("tune", "fuzz", "kills", "embed", "mutation", "view_noise"), "there is no single item to repeat"),
     "verify": "written by this program",

@@ -94,6 +94,7 @@ class TestAdapt:
         assert names == {
             *("config.yaml", "model.safetensors", "model.json", "confidence.safetensors", "metrics.jsonl"),
             *("predictions.csv", "summary.json", "checkpoints", "log.txt", "embedding.npz", "report.html"),
+            "README.md",
         }
         assert all(path.stat().st_size > 0 for path in finished.iterdir())
         assert [path.name for path in sorted((finished / "checkpoints").iterdir())] == [

@@ -107,6 +107,7 @@ class TestReport:
         run("report", stored / "finished")
         after = snapshot(stored / "finished")
         assert b"</html>" in after.pop("report.html")[1]
+        assert b"library_name: candapt" in after.pop("README.md")[1]
         assert after == before
 
     def test_a_complete_run_is_left_alone(self, stored: Path) -> None:

@@ -20,6 +20,7 @@ from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
 from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
+from candapt.export.card import write_card
 from candapt.settings import Settings, setting
 from candapt.storage.interruption import Interruption
 from candapt.storage.provenance import require_same
@@ -174,6 +175,8 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     _log_outcome(result, evidence, folder.path)
     if options.report:
         report([folder.path])
+    else:
+        write_card(folder.path)
     return result
 
 

@@ -31,7 +31,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def report(runs: Sequence[Path], out: Path | None = None, *, pictures: bool = True) -> None:
-    """Make the page of a run, or one page that compares several; without pictures only the run folders are read."""
+    """Make the page and the model card of a run, or one page that compares several.
+
+    Without pictures only the run folders are read. With `out` nothing is written to them.
+    """
+    from candapt.export.card import write_card  # needs torch, for the methods
     from candapt.report import write_comparison, write_report  # Plotly takes seconds to import
 
     if out is not None:
@@ -43,3 +47,5 @@ def report(runs: Sequence[Path], out: Path | None = None, *, pictures: bool = Tr
     else:
         path = write_comparison(runs, out or Path(), pictures=pictures)
     log.info("Report: %s", path)
+    if len(runs) == 1 and out is None:
+        write_card(runs[0])

@@ -75,14 +75,23 @@ def decode(
                 # Only now: Pillow itself turns a TIFF while loading it, and a PNG may store its orientation at the end.
                 orientation = _orientation(image)
                 size = size if can_shrink else image.size
-                upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
-                converted = _to_grey(upright) if grey else _to_rgb(upright)
+                converted = upright_pixels(image, grey=grey)
             colorless = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
     except Image.DecompressionBombError as error:
         raise BrokenImageError(path, f"has more pixels than the limit of {max_pixels:,}") from error
     except Exception as error:  # damaged files make Pillow's plugins raise almost anything
         raise BrokenImageError(path, why_unusable(error)) from error
     return converted, size[::-1] if orientation in _SIDEWAYS else size, colorless
+
+
+def upright_pixels(image: Image.Image, *, grey: bool = False) -> Image.Image:
+    """An image of any mode as 8-bit RGB, or mode L with `grey`, upright and on white where it is transparent."""
+    image.load()  # see `decode`: the orientation is known only then
+    orientation = _orientation(image)
+    upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+    pixels = _to_grey(upright) if grey else _to_rgb(upright)
+    pixels.info.clear()  # it still has the orientation: nobody must turn the image once more
+    return pixels
 
 
 def _orientation(image: Image.Image) -> int:

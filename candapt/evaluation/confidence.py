@@ -76,31 +76,47 @@ def whole_domain(reference: Reference, view: View, probabilities: Tensor) -> tup
         class_means(agrees, labels, classes),
         class_means(evidence["source_neighbors"], labels, classes),
     )
-    return evidence | _of_means(means, labels), means
+    return evidence | mean_evidence(means, labels), means
 
 
 def _of_samples(reference: Reference, view: View, probabilities: Tensor, bank_labels: Tensor) -> dict[str, Tensor]:
     """Evidence from each sample's own neighborhood; `bank_labels` are predictions for the bank's target samples."""
-    (count, classes), labels = probabilities.shape, probabilities.argmax(1)
-    own, bank_classifier = labels[:, None], reference.classify(reference.target)
-    densities = (math.log10(len(bank) / classes) for bank in (reference.target, reference.source))
-    target_density, source_density = (torch.full((count,), each) for each in densities)
+    densities = bank_densities(reference, probabilities.shape[1])
+    return sample_evidence(view, probabilities, bank_labels, reference.classify(reference.target), densities)
+
+
+def bank_densities(reference: Reference, classes: int) -> tuple[float, float]:
+    """Samples per class in the banks of target and source, as decimal logarithms."""
+    target, source = (math.log10(len(bank) / classes) for bank in (reference.target, reference.source))
+    return target, source
+
+
+def sample_evidence(
+    view: View, probabilities: Tensor, bank_labels: Tensor, bank_classifier: Tensor, densities: tuple[float, float]
+) -> dict[str, Tensor]:
+    """Evidence from each sample's own neighborhood, from tensors alone, so that it can be exported.
+
+    `bank_labels` (t,) and `bank_classifier` (t, classes) are predictions for the bank's target samples, by the network
+    and by the plain source classifier.
+    """
+    labels = probabilities.argmax(1)
+    own, softmax = labels[:, None], probabilities.amax(1)
     return {
         "neighbors": (bank_labels[view.target_neighbors] == own).float().mean(1),
         "source_neighbors": (view.source_neighbors == own).float().mean(1),
         "classifier": view.classifier.gather(1, own).squeeze(1),
         "neighbor_classifier": bank_classifier[view.target_neighbors].mean(1).gather(1, own).squeeze(1),
         "clusters": (view.clusters == labels).float(),
-        "softmax": log_odds(probabilities.amax(1), SOFTMAX_EDGE),
-        "target_density": target_density,
-        "source_density": source_density,
+        "softmax": log_odds(softmax, SOFTMAX_EDGE),
+        "target_density": torch.full_like(softmax, densities[0]),
+        "source_density": torch.full_like(softmax, densities[1]),
     }
 
 
-def _of_means(means: Means, labels: Tensor) -> dict[str, Tensor]:
+def mean_evidence(means: Means, labels: Tensor) -> dict[str, Tensor]:
     """Evidence from the target as a whole and from each prediction's class."""
     return {
-        "all_neighbor_classifier": log_odds(means.neighbor_classifier).expand(len(labels)),
+        "all_neighbor_classifier": log_odds(means.neighbor_classifier).expand_as(labels),
         "class_agreement": log_odds(means.agreement)[labels],
         "class_source_neighbors": log_odds(means.source_neighbors)[labels],
     }
@@ -139,7 +155,7 @@ class SampleConfidence:
             return calibration(self.kind, "class").confidence(own)
         view = self.reference.view(features)
         evidence = _of_samples(self.reference, view, probabilities, self.bank_labels)
-        confidence = calibration(self.kind, "sample").confidence(evidence | _of_means(self.means, labels))
+        confidence = calibration(self.kind, "sample").confidence(evidence | mean_evidence(self.means, labels))
         unknown = self._unknown(view)
         return confidence if unknown is None else (1 - unknown) * confidence
 

@@ -129,7 +129,7 @@ class HeadEnsemble(nn.Module):
 
     def split(self, features: Tensor) -> Tensor:
         """Each head's own features, shape (heads, n, num_features / heads)."""
-        return features.reshape(len(features), self.num_heads, -1).transpose(0, 1)
+        return features.reshape(features.shape[0], self.num_heads, -1).transpose(0, 1)  # `len` would fix n in a trace
 
     def each(self, features: Tensor) -> Tensor:
         """Logits of each head, shape (heads, n, classes)."""
