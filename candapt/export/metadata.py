@@ -10,7 +10,12 @@ from candapt.storage.safe_reading import fitted, from_plain
 
 FORMAT = 1  # version of the names and meanings below; it increases when they must be read differently
 INPUT = "input"  # name of the only input: float32, shape (n, *shape)
-OUTPUTS = ("probabilities", "confidence", "label", "unknown")  # names of the outputs, in order; later formats may have more
+OUTPUTS = (
+    "probabilities",
+    "confidence",
+    "label",
+    "unknown",
+)  # names of the outputs, in order; later formats may have more
 RESIZE_RULE = (
     "Pillow: upright, RGB (or L if gray), on white where transparent; resize((resize, resize), BICUBIC); crop size x "
     "size from the center; divide by 255; subtract mean; divide by std; channels first"

@@ -118,8 +118,10 @@ class BankConfidence(nn.Module):
         self.register_buffer("bank_classifier", reference.classify(reference.target))
 
     def forward(self, probabilities: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Confidence of predictions (n, classes) for samples with untouched features (n, d), and how likely they are
-        none of the classes, both of shape (n,)."""
+        """Confidence of predictions (n, classes), and how likely samples are none of the classes, both of shape (n,).
+
+        The features (n, d) are those that no adaptation has touched.
+        """
         labels, classifier = self.get_buffer("bank_labels"), self.get_buffer("bank_classifier")
         view = self.view(features)
         evidence = sample_evidence(view, probabilities, labels, classifier, self.densities)
