@@ -5,7 +5,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -46,6 +46,10 @@ class BrokenImageError(UserError):
         return type(self), (self.path, self.reason)  # lets it cross from a worker process
 
 
+class TooManyPixelsError(BrokenImageError):
+    """An image that has more pixels than are allowed."""
+
+
 def read_image(
     path: Path, *, grey: bool = False, min_size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
@@ -62,31 +66,46 @@ def decode(
     path: Path, file: Path | BytesIO, *, grey: bool = False, min_size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> tuple[Image.Image, tuple[int, int], bool]:
     """The image, its upright size in the file and whether that has no color; `path` is only for the message."""
+    with _opened(path, file, max_pixels) as image:
+        size = image.size
+        can_shrink = image.format in ("JPEG", "MPO")
+        if can_shrink and min_size is not None:
+            image.draft(None, (min_size, min_size))
+        with _one_large if image.width * image.height > LARGE else nullcontext():
+            image.load()
+            # Only now: Pillow itself turns a TIFF while loading it, and a PNG may store its orientation at the end.
+            orientation = _orientation(image)
+            size = size if can_shrink else image.size
+            converted = upright_pixels(image, grey=grey)
+        colorless = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+    return converted, size[::-1] if orientation in _SIDEWAYS else size, colorless
+
+
+def declared_size(path: Path, file: Path | BytesIO, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Width and height that an image declares, from its header alone; `path` is only for the message.
+
+    A `BrokenImageError` gives the reason if that is no image, a `TooManyPixelsError` if it is too large.
+    """
+    with _opened(path, file, max_pixels) as image:
+        return image.size
+
+
+@contextmanager
+def _opened(path: Path, file: Path | BytesIO, max_pixels: int) -> Iterator[Image.Image]:
+    """An image that is not decoded yet; whatever goes wrong with it is a `BrokenImageError`."""
     try:
         with Image.open(file, formats=FORMATS) as image:
-            size = image.size
-            if size[0] * size[1] > max_pixels:
+            if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
-            can_shrink = image.format in ("JPEG", "MPO")
-            if can_shrink and min_size is not None:
-                image.draft(None, (min_size, min_size))
-            with _one_large if image.width * image.height > LARGE else nullcontext():
-                image.load()
-                # Only now: Pillow itself turns a TIFF while loading it, and a PNG may store its orientation at the end.
-                orientation = _orientation(image)
-                size = size if can_shrink else image.size
-                converted = upright_pixels(image, grey=grey)
-            colorless = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+            yield image
     except Image.DecompressionBombError as error:
-        raise BrokenImageError(path, f"has more pixels than the limit of {max_pixels:,}") from error
+        raise TooManyPixelsError(path, f"has more pixels than the limit of {max_pixels:,}") from error
     except Exception as error:  # damaged files make Pillow's plugins raise almost anything
         raise BrokenImageError(path, why_unusable(error)) from error
-    return converted, size[::-1] if orientation in _SIDEWAYS else size, colorless
 
 
 def upright_pixels(image: Image.Image, *, grey: bool = False) -> Image.Image:
     """An image of any mode as 8-bit RGB, or mode L with `grey`, upright and on white where it is transparent."""
-    image.load()  # see `decode`: the orientation is known only then
     orientation = _orientation(image)
     upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
     pixels = _to_grey(upright) if grey else _to_rgb(upright)
@@ -166,6 +185,7 @@ class Checking(TypedDict, total=False):
     workers: int  # threads that decode, by default 1; they change the speed only, never a value
     strict: bool  # raise a `UserError` if a file does not decode; by default a warning names it and it is left out
     progress: Progress | None  # called after each file
+    known_broken: Callable[[Path], bool] | None  # whether an earlier check left a file out; none is decoded then
 
 
 @dataclass(frozen=True)
@@ -185,6 +205,13 @@ class ImageCheck:
         for path, key in zip(other.paths, other.hashes, strict=True):
             there.setdefault(key, []).append(path)
         return [(path, twin) for path, key in zip(self.paths, self.hashes, strict=True) for twin in there.get(key, ())]
+
+
+def checked_before(paths: Sequence[Path], known_broken: Callable[[Path], bool]) -> ImageCheck:
+    """The outcome of an earlier check, but for sizes and hashes: nothing is decoded."""
+    broken = tuple((path, "was left out") for path in paths if known_broken(path))
+    left_out = {path for path, _ in broken}
+    return ImageCheck(tuple(path for path in paths if path not in left_out), (), (), broken)
 
 
 def check_images(paths: Sequence[Path], *, workers: int = 1, progress: Progress | None = None) -> ImageCheck:

@@ -11,7 +11,16 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from candapt.data.decoding import Checking, ImageCheck, Progress, check_images, content_hash, in_threads, read_image
+from candapt.data.decoding import (
+    Checking,
+    ImageCheck,
+    Progress,
+    check_images,
+    checked_before,
+    content_hash,
+    in_threads,
+    read_image,
+)
 from candapt.data.domains import Domain, LabeledDomain
 from candapt.data.transforms import Views
 from candapt.errors import UserError
@@ -121,8 +130,12 @@ def usable_samples(
     workers: int = 1,
     strict: bool = False,
     progress: Progress | None = None,
+    known_broken: Callable[[Path], bool] | None = None,
 ) -> tuple[ImageSamples, ImageCheck]:
     """Samples of those files that decode, and the check of all; `place`, for messages, is where the files come from."""
+    if known_broken is not None:
+        check = checked_before(paths, known_broken)
+        return ImageSamples(check.paths, Views(settings or ImageSettings()), workers=workers), check
     check = check_images(paths, workers=workers, progress=progress)
     count = len(check.broken)
     sentence = f"{count} of {len(paths)} image files in {str(place)!r} cannot be used"

@@ -37,11 +37,17 @@ class Reading:
     strict: bool = False  # raise for files that do not decode and classes without an image, rather than leave them out
     progress: Progress | None = None
     class_names: tuple[str, ...] = ()  # names of the classes that a list file numbers; by default those of its folders
+    known_broken: Callable[[Path], bool] | None = None  # whether an earlier check left a file out; none is decoded then
 
     @property
     def checking(self) -> Checking:
         """The options of functions that read image files."""
-        return {"workers": self.workers, "strict": self.strict, "progress": self.progress}
+        return {
+            "workers": self.workers,
+            "strict": self.strict,
+            "progress": self.progress,
+            "known_broken": self.known_broken,
+        }
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from candapt.evaluation.reference import Reference, View
+from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
 
 EDGE = 0.02  # log odds are taken of shares at least this far from 0 and 1
 SOFTMAX_EDGE = 1e-4  # the same for the network's own probabilities, most of which are near 1
@@ -217,6 +217,12 @@ class SampleConfidence:
         for each in labels:
             if each is None or each.is_floating_point() or not 0 <= int(each.min()) <= int(each.max()) < classes:
                 raise ValueError("a label in a bank is not one of the classes")
+
+
+def stored_source_rows(samples: int, classes: int) -> Tensor:
+    """Rows of a source of this size that a model stores to find neighbors among: of its reference, reduced."""
+    rows = some_rows(samples, max(BANK, NEIGHBORS * classes))
+    return rows[some_rows(len(rows), STORED // 2)]
 
 
 def calibration(kind: Kind, scope: Scope) -> Calibration:
