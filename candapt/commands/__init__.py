@@ -11,6 +11,7 @@ COMMANDS = {
     "review": "Judge a random sample on a local page; gives the accuracy with a confidence interval.",
     "report": "Rebuild the page of a run, or make one page that compares several runs.",
     "export": "Write the target-ready network as one ONNX file, or as a folder for the Hugging Face Hub.",
+    "serve": "Serve the model of a run on this machine: a JSON API, and a page to drop images on.",
     "tune": "Search the settings that a label-free score prefers; write them to a config.yaml for adapt.",
     "embed": "Write the features of a frozen backbone to an .npz file, to adapt later without the images.",
     "cache": "List or clear the cached outputs of frozen layers.",

@@ -106,6 +106,7 @@ def _opened(path: Path, file: Path | BytesIO, max_pixels: int) -> Iterator[Image
 
 def upright_pixels(image: Image.Image, *, grey: bool = False) -> Image.Image:
     """An image of any mode as 8-bit RGB, or mode L with `grey`, upright and on white where it is transparent."""
+    image.load()  # see `decode`: the orientation is known only then
     orientation = _orientation(image)
     upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
     pixels = _to_grey(upright) if grey else _to_rgb(upright)

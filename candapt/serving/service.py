@@ -1,0 +1,199 @@
+"""What is served: the model of a run with its queue, its source samples and what is known of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from candapt.model import Model
+from candapt.serving.engine import Engine, Outcome, TorchEngine
+from candapt.serving.inputs import ImageReader, scaled_to
+from candapt.serving.limits import Limits
+from candapt.serving.source import SourceSamples, read_source, source_samples, value_range
+from candapt.storage.runs import versions
+from candapt.storage.safe_reading import contained, fitted, read_json, read_yaml, shortened
+
+MAX_SENTENCES = 20  # warnings of a run that are repeated
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """A model that is ready to answer."""
+
+    engine: Engine
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]  # of one sample
+    limits: Limits
+    images: ImageReader | None  # None if the model takes no image files
+    source: SourceSamples | None
+    facts: dict[str, Any]  # what is known of the run
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether samples may be sent as JSON: to models that were trained on arrays."""
+        return str(self.facts["input"]["kind"]) != "images"
+
+    def describe(self) -> dict[str, Any]:
+        """The answer to `GET /model`."""
+        bounds = self.limits
+        return {
+            **self.facts,
+            "engine": self.engine.name,
+            "classes": list(self.classes),
+            "similar": {
+                "samples": 0 if self.source is None else len(self.source.vectors),
+                "pictures": self.source is not None and self.source.names is not None and len(self.shape) == 3,
+            },
+            "limits": {
+                "samples": bounds.samples,
+                "file_bytes": bounds.file_bytes,
+                "request_bytes": bounds.request_bytes,
+                "pixels": bounds.pixels,
+                "seconds": bounds.seconds,
+            },
+        }
+
+    def answers(
+        self, names: Sequence[str], outcomes: Sequence[Outcome], top: int, similar: int
+    ) -> list[dict[str, Any]]:
+        """What is answered for each sample; `top` classes and `similar` source samples of each."""
+        probabilities = np.concatenate([each.probabilities for each in outcomes])
+        ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        neighbors = self._neighbors(outcomes, similar)
+        return [
+            {
+                "name": name,
+                "label": self.classes[order[0]],
+                "confidence": float(outcome.confidence[0]),
+                "softmax": float(own[order[0]]),
+                "probabilities": [
+                    {"label": self.classes[each], "probability": float(own[each])} for each in order.tolist()
+                ],
+                "similar": near,
+            }
+            for name, outcome, own, order, near in zip(names, outcomes, probabilities, ranked, neighbors, strict=True)
+        ]
+
+    def _neighbors(self, outcomes: Sequence[Outcome], count: int) -> list[list[dict[str, Any]]]:
+        vectors = [each.vectors for each in outcomes if each.vectors is not None]
+        if self.source is None or count < 1 or not vectors:
+            return [[] for _ in outcomes]
+        found = self.source.nearest(torch.from_numpy(np.concatenate(vectors)), count)
+        return [
+            [
+                {"name": each.name, "label": self.classes[each.label], "similarity": each.similarity, "row": each.row}
+                for each in of_sample
+            ]
+            for of_sample in found
+        ]
+
+
+def make_service(
+    run: Path, model: Model, limits: Limits, *, engine: Engine | None = None, pictures: bool = True, source: int = 500
+) -> Service:
+    """Everything that is needed to serve the model of a run.
+
+    Args:
+        run: its folder.
+        model: loaded from there.
+        limits: of requests.
+        engine: what computes; by default the model itself.
+        pictures: read the source from where the run says that it is; otherwise nothing outside its folder is read.
+        source: source samples to compare with if the model stores none.
+    """
+    engine = engine or TorchEngine(model)
+    domain = read_source(run, model) if pictures else None
+    images, kind = _image_reader(engine, model, limits, value_range(domain))
+    engine.predict(np.zeros((1, *model.shape), dtype=np.float32))  # whatever is slow the first time
+    samples = source_samples(run, model, domain, source)
+    facts = describe_run(run, model) | {"input": _describe_input(model, kind)}
+    return Service(engine, model.classes, tuple(model.shape), limits, images, samples, facts)
+
+
+def _image_reader(
+    engine: Engine, model: Model, limits: Limits, values: tuple[float, float] | None
+) -> tuple[ImageReader | None, str]:
+    """How image files become samples, and the kind of the model's input."""
+    if model.images is not None:
+        return ImageReader(engine.prepare, model.images.grey, model.images.min_size, limits.pixels), "images"
+    if len(model.shape) == 1:
+        return None, "vectors"
+    if values is None or model.shape[0] not in (1, 3):
+        return None, "arrays"
+    prepare = scaled_to(model.shape, *values)
+    return ImageReader(prepare, model.shape[0] == 1, 2 * max(model.shape[1:]), limits.pixels), "arrays or images"
+
+
+def _describe_input(model: Model, kind: str) -> dict[str, Any]:
+    settings = model.images
+    more = (
+        {} if settings is None else {"resize": settings.resize, "mean": list(settings.mean), "std": list(settings.std)}
+    )
+    return {"kind": kind, "shape": list(model.shape), **more}
+
+
+def describe_run(run: Path, model: Model) -> dict[str, Any]:
+    """Task, method, label-free evidence and versions of a run, which may come from a stranger."""
+    summary = _read(run, "summary.json")
+    estimate = summary.get("estimated_accuracy")
+    return {
+        "task": _task(run),
+        "method": model.method_name,
+        "backbone": model.parts.settings.backbone,
+        "evidence": {
+            "calibrated": model.calibrator is not None,
+            "mean_confidence": _share(summary, "mean_confidence"),
+            "estimated_accuracy": _estimate(estimate) if isinstance(estimate, dict) else None,
+            "warnings": _sentences(summary.get("warnings")),
+            "notes": _sentences(summary.get("notes")),
+        },
+        "versions": {"trained": _versions(summary.get("versions")), "serving": versions()},
+    }
+
+
+def _read(run: Path, name: str) -> dict[str, Any]:
+    """The content of a file of a run; empty if it cannot be read."""
+    try:
+        path = contained(run, name)
+        return read_yaml(path) if path.suffix == ".yaml" else read_json(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def _task(run: Path) -> str:
+    """Names of both domains, or of the run."""
+    config = _read(run, "config.yaml")
+    names = [Path(str(config[side])) for side in ("source", "target") if config.get(side)]
+    if len(names) < 2:
+        return run.resolve().name
+    return " → ".join(each.parent.name if each.name == "images" and each.parent.name else each.stem for each in names)
+
+
+def _share(values: dict[str, Any], name: str) -> float | None:
+    """A number between 0 and 1; None for anything else."""
+    try:
+        number: float = fitted(values.get(name), float, name)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and 0 <= number <= 1 else None
+
+
+def _estimate(estimate: dict[str, Any]) -> dict[str, float | None] | None:
+    figures = {name: _share(estimate, name) for name in ("value", "low", "high")}
+    return None if None in figures.values() else figures
+
+
+def _sentences(findings: Any) -> list[str]:
+    """The sentences of warnings or notes."""
+    listed = findings if isinstance(findings, list) else []
+    texts = [each.get("sentence") for each in listed[:MAX_SENTENCES] if isinstance(each, dict)]
+    return [shortened(text, 1000) for text in texts if isinstance(text, str)]
+
+
+def _versions(stored: Any) -> dict[str, str]:
+    pairs = stored.items() if isinstance(stored, dict) else ()
+    return {str(name)[:80]: shortened(str(version), 80) for name, version in list(pairs)[:MAX_SENTENCES]}
