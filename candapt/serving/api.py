@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from candapt.data.decoding import BrokenImageError
+from candapt.evaluation.reference import NEIGHBORS
 from candapt.serving import pages, schema
 from candapt.serving.batching import Batcher, Read
 from candapt.serving.engine import Array, Outcome
@@ -29,7 +30,6 @@ from candapt.storage.safe_reading import shortened
 
 log = logging.getLogger(__name__)
 
-MAX_SIMILAR = 20  # source samples that an answer lists for each sample
 MAX_TOP = 1000  # classes that an answer lists for each sample
 
 Result = TypeVar("Result")
@@ -67,7 +67,7 @@ class Api:
         self,
         request: Request,
         top: Annotated[int, Query(ge=1, le=MAX_TOP, description="Classes to list for each sample.")] = 5,
-        similar: Annotated[int, Query(ge=0, le=MAX_SIMILAR, description="Source samples to list for each.")] = 5,
+        similar: Annotated[int, Query(ge=0, le=NEIGHBORS, description="Source samples to list for each.")] = 5,
         pictures: Annotated[bool, Query(description="Send pictures of the source samples.")] = False,
     ) -> schema.Predictions:
         """Predict the samples of a request."""
@@ -102,10 +102,8 @@ class Api:
         self, names: Sequence[str], outcomes: Sequence[Outcome], top: int, similar: int, pictures: bool
     ) -> list[schema.Prediction]:
         """The answers, with pictures if they are wanted."""
-        source, answers = self.service.source, self.service.answers(names, outcomes, top, similar)
-        for answer in answers:
-            for near in answer["similar"]:
-                near["picture"] = source.picture(near["row"]) if pictures and source is not None else None
+        pairs = zip(names, outcomes, strict=True)
+        answers = (self.service.answer(*pair, top, similar, pictures=pictures) for pair in pairs)
         return [schema.Prediction(**answer) for answer in answers]
 
 

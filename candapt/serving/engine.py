@@ -1,19 +1,22 @@
 """What computes predictions: the PyTorch model of a run, or one exported to ONNX."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from candapt.data.domains import ArraySamples, Domain, Side
 from candapt.data.transforms import Views
-from candapt.evaluation.reference import standardized
+from candapt.evaluation.reference import NEIGHBORS, standardized
 from candapt.model import Model
 from candapt.network.activations import after_layers
+from candapt.network.network import Outputs
+from candapt.serving.source import SourceSamples
 from candapt.training.outputs import outputs_of
 
 Array = npt.NDArray[np.floating[Any]]
@@ -25,13 +28,20 @@ class Outcome:
 
     probabilities: Array  # the network's own, shape (n, classes)
     confidence: Array  # probability that each prediction is right, shape (n,)
-    vectors: Array | None = None  # of unit length, to be compared with those of source samples, shape (n, d)
+    near: "Near | None" = None  # source samples that are similar; None if there are none to compare with
 
     def __getitem__(self, row: int) -> "Outcome":
         """The prediction for one sample, as a batch of one."""
         rows = slice(row, row + 1)
-        vectors = None if self.vectors is None else self.vectors[rows]
-        return Outcome(self.probabilities[rows], self.confidence[rows], vectors)
+        near = None if self.near is None else Near(self.near.rows[rows], self.near.similarity[rows])
+        return Outcome(self.probabilities[rows], self.confidence[rows], near)
+
+
+class Near(NamedTuple):
+    """The source samples most similar to each sample of a batch, the most similar first."""
+
+    rows: npt.NDArray[np.integer[Any]]  # places among those that are compared with, shape (n, k)
+    similarity: Array  # cosine, shape (n, k)
 
 
 class Engine(Protocol):
@@ -51,8 +61,8 @@ class TorchEngine:
 
     name = "PyTorch"
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, source: SourceSamples | None) -> None:
+        self.model, self.source = model, source
         self.views = Views(model.images) if model.images is not None else None
         self.reference = model.calibrator.reference if model.calibrator is not None else None
 
@@ -64,7 +74,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def predict(self, batch: Array) -> Outcome:
-        """Probabilities, confidence and vectors; the frozen layers, most of the work, are computed once."""
+        """Probabilities, confidence and neighbors; the frozen layers, most of the work, are computed once."""
         model, samples = self.model, after_layers(self.model.parts.frozen, Domain(ArraySamples(batch))).samples
         features = samples.read(torch.arange(len(batch)))
         prepared = Domain(ArraySamples(features))
@@ -72,8 +82,14 @@ class TorchEngine:
         predictions = model.predictions_from(outputs, prepared.names)
         calibrated = model.confidence_of(predictions.probabilities, prepared)
         confidence = predictions.confidence if calibrated is None else calibrated
+        near = None if self.source is None else self._nearest(features, outputs, self.source.vectors)
+        return Outcome(predictions.probabilities.numpy(), confidence.numpy(), near)
+
+    def _nearest(self, features: Tensor, outputs: Outputs, vectors: Tensor) -> Near:
+        """The nearest source samples by features before the adaptation or, without stored ones, after it."""
         if self.reference is None:
-            vectors = normalize(outputs.features)
+            units = normalize(outputs.features)
         else:
-            vectors = standardized(features, self.reference.shift, self.reference.scale)
-        return Outcome(predictions.probabilities.numpy(), confidence.numpy(), vectors.numpy())
+            units = standardized(features, self.reference.shift, self.reference.scale)
+        found = (units @ vectors.T).topk(min(NEIGHBORS, len(vectors)), dim=1)
+        return Near(found.indices.numpy(), found.values.numpy())

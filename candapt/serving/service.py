@@ -1,13 +1,11 @@
 """What is served: the model of a run with its queue, its source samples and what is known of it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from candapt.model import Model
 from candapt.serving.engine import Engine, Outcome, TorchEngine
@@ -57,38 +55,31 @@ class Service:
             },
         }
 
-    def answers(
-        self, names: Sequence[str], outcomes: Sequence[Outcome], top: int, similar: int
-    ) -> list[dict[str, Any]]:
-        """What is answered for each sample; `top` classes and `similar` source samples of each."""
-        probabilities = np.concatenate([each.probabilities for each in outcomes])
-        ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-        neighbors = self._neighbors(outcomes, similar)
+    def answer(self, name: str, outcome: Outcome, top: int, similar: int, *, pictures: bool) -> dict[str, Any]:
+        """What is answered for one sample: `top` classes, and `similar` source samples, perhaps with pictures."""
+        own = outcome.probabilities[0]
+        order = np.argsort(-own, kind="stable")[:top].tolist()
+        return {
+            "name": name,
+            "label": self.classes[order[0]],
+            "confidence": float(outcome.confidence[0]),
+            "softmax": float(own[order[0]]),
+            "probabilities": [{"label": self.classes[each], "probability": float(own[each])} for each in order],
+            "similar": self._similar(outcome, similar, pictures=pictures),
+        }
+
+    def _similar(self, outcome: Outcome, count: int, *, pictures: bool) -> list[dict[str, Any]]:
+        source, near = self.source, outcome.near
+        if source is None or near is None:
+            return []
         return [
             {
-                "name": name,
-                "label": self.classes[order[0]],
-                "confidence": float(outcome.confidence[0]),
-                "softmax": float(own[order[0]]),
-                "probabilities": [
-                    {"label": self.classes[each], "probability": float(own[each])} for each in order.tolist()
-                ],
-                "similar": near,
+                "name": None if source.names is None else source.names[row],
+                "label": self.classes[int(source.labels[row])],
+                "similarity": similarity,
+                "picture": source.picture(row) if pictures else None,
             }
-            for name, outcome, own, order, near in zip(names, outcomes, probabilities, ranked, neighbors, strict=True)
-        ]
-
-    def _neighbors(self, outcomes: Sequence[Outcome], count: int) -> list[list[dict[str, Any]]]:
-        vectors = [each.vectors for each in outcomes if each.vectors is not None]
-        if self.source is None or count < 1 or not vectors:
-            return [[] for _ in outcomes]
-        found = self.source.nearest(torch.from_numpy(np.concatenate(vectors)), count)
-        return [
-            [
-                {"name": each.name, "label": self.classes[each.label], "similarity": each.similarity, "row": each.row}
-                for each in of_sample
-            ]
-            for of_sample in found
+            for row, similarity in list(zip(near.rows[0].tolist(), near.similarity[0].tolist(), strict=True))[:count]
         ]
 
 
@@ -105,11 +96,11 @@ def make_service(
         pictures: read the source from where the run says that it is; otherwise nothing outside its folder is read.
         source: source samples to compare with if the model stores none.
     """
-    engine = engine or TorchEngine(model)
     domain = read_source(run, model) if pictures else None
+    samples = source_samples(run, model, domain, source)
+    engine = engine or TorchEngine(model, samples)
     images, kind = _image_reader(engine, model, limits, value_range(domain))
     engine.predict(np.zeros((1, *model.shape), dtype=np.float32))  # whatever is slow the first time
-    samples = source_samples(run, model, domain, source)
     facts = describe_run(run, model) | {"input": _describe_input(model, kind)}
     return Service(engine, model.classes, tuple(model.shape), limits, images, samples, facts)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,35 +33,14 @@ PICTURE = 96  # pixels of a picture's longer side
 KEPT_PICTURES = 2000  # pictures that stay in memory, of some three kilobytes each
 
 
-class Neighbor(NamedTuple):
-    """A source sample that resembles a new one."""
-
-    name: str | None  # None if the source is not where the run read it
-    label: int
-    similarity: float  # cosine, at most 1
-    row: int  # place among the samples that are compared with
-
-
 @dataclass(frozen=True, eq=False)
 class SourceSamples:
     """Source samples that new ones are compared with."""
 
     vectors: Tensor  # of unit length, shape (s, d)
     labels: Tensor  # shape (s,)
-    names: Sequence[str] | None = None
+    names: Sequence[str] | None = None  # None if the source is not where the run read it
     picture: Callable[[int], str | None] = lambda row: None  # data URI of a sample's picture, by its place here
-
-    def nearest(self, vectors: Tensor, count: int) -> list[list[Neighbor]]:
-        """The samples most similar to each of the vectors (n, d), the most similar first."""
-        found = (vectors @ self.vectors.T).topk(min(count, len(self.vectors)), dim=1)
-        return [
-            [self._neighbor(row, similarity) for row, similarity in zip(rows, values, strict=True)]
-            for rows, values in zip(found.indices.tolist(), found.values.tolist(), strict=True)
-        ]
-
-    def _neighbor(self, row: int, similarity: float) -> Neighbor:
-        name = None if self.names is None else self.names[row]
-        return Neighbor(name, int(self.labels[row]), similarity, row)
 
 
 def read_source(folder: Path, model: Model) -> LabeledDomain | None:
