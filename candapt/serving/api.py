@@ -180,16 +180,16 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, api: Api) -> None:
-    app.add_api_route("/health", api.health, responses=_documented(403, 421))
-    app.add_api_route("/model", api.model, responses=_documented(401, 403, 421))
     body = {"requestBody": {"required": True, "content": request_content(api.service)}}
     app.add_api_route("/predict", api.predict, methods=["POST"], responses=_documented(*REFUSALS), openapi_extra=body)
+    app.add_api_route("/health", api.health, responses=_documented(403, 421))
+    app.add_api_route("/model", api.model, responses=_documented(401, 403, 421))
 
     async def start() -> HTMLResponse:
         return pages.start_page()
 
-    async def docs() -> HTMLResponse:
-        return pages.docs_page(app.openapi())
+    async def docs(request: Request) -> HTMLResponse:
+        return pages.docs_page(app.openapi(), str(request.base_url).rstrip("/"))
 
     app.add_api_route("/", start, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)

@@ -14,15 +14,15 @@ from candapt.report.page import content_policy
 from candapt.storage.runs import versions
 
 
-@functools.cache
 def start_page() -> HTMLResponse:
     """The page to drop images on. What it shows of the model it asks the API for, with a token if one is needed."""
     return _page("start.html", scripts=[_asset("serving", "start.js")])
 
 
-def docs_page(description: dict[str, Any]) -> HTMLResponse:
-    """The OpenAPI description of the API as a page."""
-    return _page("docs.html", operations=list(operations(description)), info=description["info"])
+def docs_page(description: dict[str, Any], origin: str) -> HTMLResponse:
+    """The OpenAPI description of the API as a page; the origin is for examples."""
+    context = {"operations": list(operations(description)), "info": description["info"], "origin": origin}
+    return _page("docs.html", **context)
 
 
 def operations(description: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -22,13 +22,16 @@ REST_SECONDS = 20  # for which the rest of a request is thrown away after it was
 IDLE_SECONDS = 10  # for which a connection may stay open between two requests
 GRACE_SECONDS = 60  # for which requests that are being answered may go on after a signal
 MAX_CONNECTIONS = 1000
+MAX_PORT = 65_535
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket on an address, which is not listened on yet."""
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"--port is {port}, but must be between 0 and {MAX_PORT}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError, OverflowError):
+    except (OSError, UnicodeError):
         raise UserError(f"The address {host!r} with port {port} is unknown: check --host and --port.") from None
     bound = socket.socket(family, kind, protocol)
     try:

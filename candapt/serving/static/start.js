@@ -4,7 +4,10 @@
   const PATIENCE = 20; // how often a full queue is tried again
   const MOST = 200; // files of one drop
   const at = (id) => document.getElementById(id);
-  const percent = (share) => `${share > 0.995 && share < 1 ? "> 99" : Math.round(100 * share)} %`;
+  // With spaces at which no line breaks. No model is sure beyond doubt.
+  const percent = (share) => `${share > 0.995 ? ">\u00a099" : share < 0.005 ? "<\u00a01" : Math.round(100 * share)}\u00a0%`;
+  const rounded = (share) => `${Math.round(100 * share)}\u00a0%`; // of many samples
+  const LISTED = 0.005; // classes of lower probability are not listed
   const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
   const waiting = [];
   let facts = null;
@@ -82,8 +85,9 @@
     const sorts = `This model sorts into ${facts.classes.length} classes.`;
     const warned = warnings.length ? " Its training raised a warning: read it below before you trust it." : "";
     if (!estimate) return `${sorts}${warned}${calibrated ? "" : " Its confidence is not calibrated: it is probably too high."}`;
-    const range = `between ${percent(estimate.low)} and ${percent(estimate.high)}`;
-    return `${sorts} On the images that it was adapted to, an estimated ${percent(estimate.value)} of its predictions are right (${range}, without labels).${warned}`;
+    const range = `between ${rounded(estimate.low)} and ${rounded(estimate.high)}`;
+    const samples = facts.input.kind.includes("images") ? "images" : "samples";
+    return `${sorts} On the ${samples} that it was adapted to, an estimated ${rounded(estimate.value)} of its predictions are right (${range}, without labels).${warned}`;
   };
 
   const describe = () => {
@@ -97,10 +101,9 @@
       made("b", value, text);
       if (remark) made("span", remark, text);
     };
-    if (evidence.estimated_accuracy) fact("Estimated accuracy", percent(evidence.estimated_accuracy.value), "without labels");
-    if (evidence.mean_confidence !== null) fact("Mean confidence", percent(evidence.mean_confidence), "over the target");
+    if (evidence.estimated_accuracy) fact("Estimated accuracy", rounded(evidence.estimated_accuracy.value), "without labels");
+    if (evidence.mean_confidence !== null) fact("Mean confidence", rounded(evidence.mean_confidence), "over the target");
     fact("Method", facts.method, facts.backbone);
-    fact("Classes", String(facts.classes.length), "");
     fact("Input", input.shape.slice(-2).join(" × "), input.shape.length > 1 ? "pixels" : "numbers");
     fact("Compared with", String(facts.similar.samples), "source samples");
     fact("Computed by", facts.engine, "");
@@ -132,12 +135,21 @@
     if (file) {
       picture.alt = name;
       picture.onload = () => URL.revokeObjectURL(picture.src);
-      picture.onerror = () => { picture.hidden = true; none.hidden = false; }; // browsers show no TIFF
+      picture.onerror = () => { // browsers show no TIFF
+        picture.hidden = true;
+        none.hidden = false;
+        card.querySelector(".given").hidden = card.dataset.done === "refused";
+      };
       picture.src = URL.createObjectURL(file);
     }
-    at("results").prepend(card);
-    count();
     return card;
+  };
+
+  const newCards = (items) => {
+    const cards = items.map(([name, file]) => newCard(name, file));
+    at("results").prepend(...cards);
+    count();
+    return cards;
   };
 
   const count = () => {
@@ -149,6 +161,7 @@
 
   const refuse = (card, sentence) => {
     card.classList.add("refused");
+    if (!card.querySelector(".nothing").hidden) card.querySelector(".given").hidden = true;
     card.querySelector(".label").textContent = sentence;
     card.querySelector(".state").hidden = true;
     card.dataset.done = "refused";
@@ -166,8 +179,9 @@
     within(".own").hidden = false;
     within(".own").textContent = `${prediction.confidence < 0.5 ? "Check this one. " : ""}The network itself says ${percent(prediction.softmax)}.`;
     const top = within(".top");
-    top.hidden = false;
-    for (const { label, probability } of prediction.probabilities) {
+    const listed = prediction.probabilities.filter((each) => each.probability >= LISTED);
+    top.hidden = listed.length < 2;
+    for (const { label, probability } of listed) {
       made("dt", label, top).title = label;
       made("i", "", made("dd", "", top, "share")).style.width = `${100 * probability}%`;
       made("dd", percent(probability), top);
@@ -185,7 +199,9 @@
       else made("span", "no picture", item, "nothing");
       const text = made("p", "", item);
       made("b", each.label, text).title = each.label;
-      made("small", `similarity ${each.similarity.toFixed(2)}`, text);
+      const similarity = made("small", "", text);
+      made("span", "similarity ", similarity, "word");
+      similarity.append(each.similarity.toFixed(2));
       if (each.name !== null) made("small", each.name.split("/").pop(), text).title = each.name;
     }
   };
@@ -212,7 +228,8 @@
     const some = [...files].slice(0, MOST);
     at("trouble").hidden = files.length <= MOST;
     at("trouble").textContent = `Only the first ${MOST} of ${files.length} files are taken at a time.`;
-    some.forEach((file) => waiting.push([file, newCard(file.name, file)]));
+    const cards = newCards(some.map((file) => [file.name, file]));
+    some.forEach((file, place) => waiting.push([file, cards[place]]));
     for (let each = 0; each < PARALLEL; each += 1) next();
   };
   const takesImages = () => facts && !at("drop").hidden;
@@ -244,7 +261,7 @@
     const samples = lines.map((line) => line.replace(/^\[|\][,]?$/g, "").split(/[\s,;]+/).filter(Boolean).map(Number));
     const first = kept + 1;
     kept += lines.length;
-    const cards = lines.map((_, row) => newCard(`row ${first + row}`, null));
+    const cards = newCards(lines.map((_, row) => [`row ${first + row}`, null]));
     try {
       const body = JSON.stringify({ samples });
       const { predictions } = await predict({ body, headers: { "Content-Type": "application/json" } });
