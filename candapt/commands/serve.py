@@ -5,14 +5,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from candapt.commands.parser import parse_options, positional
 from candapt.errors import UserError
-from candapt.model import Model, load
+from candapt.model import load
 
 if TYPE_CHECKING:
     from candapt.serving.limits import Limits
+    from candapt.serving.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ class ServeOptions:
     """Port to listen on; 0 for any that is free."""
     token: str | None = None
     """Token that every request must bring (default: CANDAPT_TOKEN, which other users of the machine cannot see)."""
+    onnx: Path | None = None
+    """ONNX file made by candapt export to compute with (default: model.onnx in the run folder, if there is one)."""
+    engine: Literal["auto", "onnx", "pytorch"] = "auto"
+    """auto: onnxruntime if it is installed and there is an ONNX file, else PyTorch."""
     pictures: bool = True
     """Show source images from where the run says that they are; false reads nothing outside of its folder."""
     source_samples: int = 500
@@ -66,20 +71,31 @@ def run(options: ServeOptions) -> None:
     from candapt.serving.api import make_app
     from candapt.serving.guard import Access, check_token
     from candapt.serving.server import address_of, bind, is_private, listen
-    from candapt.serving.service import make_service
 
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
     check_token(token)
     with bind(options.host, options.port) as bound:  # before the model is loaded, which takes seconds
         if token is None and not is_private(bound):
             raise UserError(f"Other machines can reach {options.host}: give a --token or {TOKEN}, or leave out --host.")
-        model = load(options.run)
-        limits = _limits(options, images=len(model.shape) == 3)
-        service = make_service(options.run, model, limits, pictures=options.pictures, source=options.source_samples)
-        log.info("Model: %s", _describe(model, service.engine.name))
+        service = _load(options)
         log.info("Serving %s at %s (Ctrl-C stops it); API: %sdocs", options.run, *(2 * [address_of(bound)]))
         listen(make_app(service, Access(token)), bound)
     log.info("Stopped.")
+
+
+def _load(options: ServeOptions) -> "Service":
+    """The model and all that belongs to it; PyTorch's is gone again if an exported one computes."""
+    from candapt.serving.onnx_engine import find_onnx
+    from candapt.serving.service import make_service
+
+    model = load(options.run)
+    limits = _limits(options, images=len(model.shape) == 3)
+    onnx = find_onnx(options.run, model, options.onnx, options.engine)
+    service = make_service(
+        options.run, model, limits, onnx=onnx, pictures=options.pictures, source=options.source_samples
+    )
+    log.info("Model: %s, %d classes, computed by %s.", model.method_name, len(model.classes), service.engine.name)
+    return service
 
 
 def _limits(options: ServeOptions, *, images: bool) -> "Limits":
@@ -97,10 +113,6 @@ def _limits(options: ServeOptions, *, images: bool) -> "Limits":
         queue=options.queue if options.queue is not None else 16 * samples,
         batch=options.batch if options.batch is not None else IMAGES // 2 if images else ROWS,
     )
-
-
-def _describe(model: Model, engine: str) -> str:
-    return f"{model.method_name}, {len(model.classes)} classes, computed by {engine}."
 
 
 def _require_packages() -> None:

@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 
 from candapt.errors import UserError
 from candapt.export.folding import fold_batch_norms
-from candapt.export.metadata import INPUT, OUTPUTS, Metadata
+from candapt.export.metadata import INPUT, Metadata
 from candapt.export.network import TargetNetwork
 from candapt.model import Model
 from candapt.storage.safe_reading import format_size, shortened
@@ -78,9 +78,10 @@ def to_onnx(traced: Traced) -> "ModelProto":
             f"The network takes {format_size(traced.size)}, but an ONNX file holds at most {format_size(MAX_ONNX)}: "
             "give --format torch."
         )
+    names = traced.network.output_names
     with _quiet():
         made = torch.onnx.export(
-            traced.program, dynamo=True, opset_version=OPSET, input_names=[INPUT], output_names=OUTPUTS, verbose=False
+            traced.program, dynamo=True, opset_version=OPSET, input_names=[INPUT], output_names=names, verbose=False
         )
     assert made is not None
     model = made.model_proto

@@ -16,6 +16,7 @@ OUTPUTS = (
     "label",
     "unknown",
 )  # names of the outputs, in order; later formats may have more
+SIMILAR = ("similar", "similarity")  # further outputs of a file with stored samples: nearest source samples, cosines
 RESIZE_RULE = (
     "Pillow: upright, RGB (or L if gray), on white where transparent; resize((resize, resize), BICUBIC); crop size x "
     "size from the center; divide by 255; subtract mean; divide by std; channels first"

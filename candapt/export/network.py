@@ -17,7 +17,7 @@ from candapt.evaluation.confidence import (
     sample_evidence,
 )
 from candapt.evaluation.reference import NEIGHBORS, View, standardized
-from candapt.export.metadata import ConfidenceKind
+from candapt.export.metadata import OUTPUTS, SIMILAR, ConfidenceKind
 from candapt.model import Model
 from candapt.network.activations import LARGEST
 from candapt.network.batchnorm import keep_side
@@ -43,7 +43,13 @@ class TargetNetwork(nn.Module):
         probabilities: Tensor = self.method.predict(features, Side.TARGET).probabilities
         confidence, unknown = self.confidence(probabilities, features)
         named = {"probabilities": probabilities, "confidence": confidence, "label": probabilities.argmax(1)}
-        return named | {"unknown": unknown}
+        similar = self.confidence.similar(features) if isinstance(self.confidence, BankConfidence) else {}
+        return named | {"unknown": unknown} | similar
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        return (*OUTPUTS, *SIMILAR) if isinstance(self.confidence, BankConfidence) else OUTPUTS
 
 
 def rounded(values: Tensor) -> Tensor:
@@ -131,6 +137,13 @@ class BankConfidence(nn.Module):
         terms = torch.stack([evidence[name] for name in self.names]).maximum(low).minimum(high)
         unknown = self.get_buffer("bank_unknown")[view.target_neighbors].mean(1)
         return (1 - unknown) * ((weights * terms).sum(0) + self.bias).sigmoid(), unknown
+
+    def similar(self, features: Tensor) -> dict[str, Tensor]:
+        """The nearest stored source samples, the nearest first: their rows and cosines, each of shape (n, k)."""
+        reference = self.reference
+        units = standardized(features, reference.shift, reference.scale)
+        found = (units @ reference.source.T).topk(min(NEIGHBORS, len(reference.source)), dim=1)
+        return dict(zip(SIMILAR, (found.indices, found.values), strict=True))
 
     def view(self, features: Tensor) -> View:
         """What `Reference.view` gives, without its loop over parts of a batch, which no graph can have."""

@@ -57,6 +57,11 @@ def address_of(bound: socket.socket) -> str:
 
 def listen(app: FastAPI, bound: socket.socket) -> None:
     """Answer requests until a signal comes; then finish those that are under way."""
+    make_server(app).run(sockets=[bound])
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """A server that does not listen yet."""
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -69,7 +74,7 @@ def listen(app: FastAPI, bound: socket.socket) -> None:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    _Server(config).run(sockets=[bound])
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):

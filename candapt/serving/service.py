@@ -11,6 +11,7 @@ from candapt.model import Model
 from candapt.serving.engine import Engine, Outcome, TorchEngine
 from candapt.serving.inputs import ImageReader, scaled_to
 from candapt.serving.limits import Limits
+from candapt.serving.onnx_engine import OnnxEngine
 from candapt.serving.source import SourceSamples, read_source, source_samples, value_range
 from candapt.storage.runs import versions
 from candapt.storage.safe_reading import contained, fitted, read_json, read_yaml, shortened
@@ -84,7 +85,7 @@ class Service:
 
 
 def make_service(
-    run: Path, model: Model, limits: Limits, *, engine: Engine | None = None, pictures: bool = True, source: int = 500
+    run: Path, model: Model, limits: Limits, *, onnx: OnnxEngine | None = None, pictures: bool = True, source: int = 500
 ) -> Service:
     """Everything that is needed to serve the model of a run.
 
@@ -92,13 +93,13 @@ def make_service(
         run: its folder.
         model: loaded from there.
         limits: of requests.
-        engine: what computes; by default the model itself.
+        onnx: the same model exported, to compute with in place of PyTorch.
         pictures: read the source from where the run says that it is; otherwise nothing outside its folder is read.
-        source: source samples to compare with if the model stores none.
+        source: source samples to compare with if the model stores none; an exported one has to.
     """
     domain = read_source(run, model) if pictures else None
-    samples = source_samples(run, model, domain, source)
-    engine = engine or TorchEngine(model, samples)
+    samples = source_samples(run, model, domain, source) if onnx is None or onnx.stores_source else None
+    engine: Engine = onnx or TorchEngine(model, samples)
     images, kind = _image_reader(engine, model, limits, value_range(domain))
     engine.predict(np.zeros((1, *model.shape), dtype=np.float32))  # whatever is slow the first time
     facts = describe_run(run, model) | {"input": _describe_input(model, kind)}

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,8 @@ class HeldEngine(TorchEngine):
 def held_service(run: Path, model: Model, **limits: Any) -> tuple[Service, HeldEngine]:
     """A service whose engine can be held."""
     engine = HeldEngine(model)
-    service = make_service(run, model, Limits(**limits), engine=engine, pictures=False)
-    engine.sizes.clear()
-    return service, engine
+    service = make_service(run, model, Limits(**limits), pictures=False)
+    return replace(service, engine=engine), engine
 
 
 class Running:
