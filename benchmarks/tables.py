@@ -18,6 +18,7 @@ from benchmarks.claims import check_claims, fill_figures
 from benchmarks.record import distinct, is_recorded, load
 from candapt.methods import METHODS
 from candapt.storage.provenance import CHANGED
+from candapt.storage.safe_reading import format_size
 
 ROOT = Path(__file__).parents[1]
 AVERAGE = "Average"
@@ -571,6 +572,31 @@ def export() -> str:
     return table([*head, "samples a second", "ratio", "size"], rows, result)
 
 
+def serve() -> str:
+    """Requests to a server, all at once."""
+    result = load("serve")
+    rows = [
+        [
+            row["model"],
+            row["engine"],
+            *(f"{row[name]}" for name in ("lost", "wrong")),
+            *(f"{row[name]:.2f} s" for name in ("p50", "p95")),
+            f"{row['images_per_second']:.0f}",
+            *(format_size(row[name]) for name in ("memory_before", "memory_peak")),
+        ]
+        for row in result["rows"]
+    ]
+    head = [f"{result['requests']} requests at once", "computed by", "lost", "wrong", "p50", "p95", "images a second"]
+    return table([*head, "memory before", "peak"], rows, result)
+
+
+def hostile() -> str:
+    """What a server answers to requests that are meant to do harm."""
+    result = load("serve")
+    rows = [[row["request"], str(row["status"]), f"{row['seconds']:.1f} s"] for row in result["hostile"]["rows"]]
+    return table(["request", "status", "answered after"], rows, result)
+
+
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each
     for each in (
@@ -599,6 +625,8 @@ TABLES: dict[str, Callable[..., str]] = {
         report,
         review,
         export,
+        serve,
+        hostile,
     )
 }
 
