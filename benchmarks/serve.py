@@ -2,10 +2,10 @@
 
 Two models are trained for a few rounds: on the demonstration's digits and, if `data/office31` and
 `weights/resnet50-imagenet.safetensors` are below `../shared` or the folder that CANDAPT_SHARED names, on photographs of
-ten classes of Office-31 over a frozen ResNet-50. Each is served on loopback in a process of its own, by PyTorch and, as
-far as it can be exported, by onnxruntime. All requests, of one image each, are sent at the same moment by a client on the
-same machine. An answer is wrong if its label is not that of `Model.predict`, or its probability differs by more than
-0.001. The time of a request is from that moment to its answer.
+ten classes of Office-31 over a frozen ResNet-50. Each is served on loopback in a process of its own, by PyTorch and by
+onnxruntime. All requests, of one image each, are sent at the same moment by a client on the same machine. An answer is
+wrong if its label is not that of `Model.predict`, or its probability differs by more than 0.001. The time of a request
+is from that moment to its answer.
 """
 
 import asyncio
@@ -99,9 +99,9 @@ def photos(folder: Path, shared: Path) -> Subject:
     words = ("--weights", weights, "--finetune", "head", "--network.views", "0", "--cache", str(folder / "cache"))
     train(folder / "amazon", folder / "webcam", folder / "run", *words, rounds=5, steps=20)
     model = load(folder / "run")
-    domain, _ = image_domain(folder / "webcam", model.images)
-    files = [(folder / "webcam" / name).read_bytes() for name in domain.names]
-    return Subject("photographs, ResNet-50", folder / "run", files, model.predict(domain), model.classes)
+    target, _ = image_domain(folder / "webcam", model.images)
+    files = [(folder / "webcam" / name).read_bytes() for name in target.names]
+    return Subject("photographs, ResNet-50", folder / "run", files, model.predict(target), model.classes)
 
 
 def train(source: Path, target: Path, out: Path, *words: str, rounds: int, steps: int) -> None:

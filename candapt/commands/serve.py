@@ -78,8 +78,9 @@ def run(options: ServeOptions) -> None:
         if token is None and not is_private(bound):
             raise UserError(f"Other machines can reach {options.host}: give a --token or {TOKEN}, or leave out --host.")
         service = _load(options)
-        log.info("Serving %s at %s (Ctrl-C stops it); API: %sdocs", options.run, *(2 * [address_of(bound)]))
-        listen(make_app(service, Access(token)), bound)
+        address = address_of(bound)
+        announcement = f"Serving {options.run} at {address} (Ctrl-C stops it); API: {address}docs"
+        listen(make_app(service, Access(token)), bound, announcement)
     log.info("Stopped.")
 
 

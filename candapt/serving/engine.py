@@ -28,13 +28,15 @@ class Outcome:
 
     probabilities: Array  # the network's own, shape (n, classes)
     confidence: Array  # probability that each prediction is right, shape (n,)
+    unknown: Array | None = None  # probability of being none of the classes, shape (n,); None if nothing tells it
     near: "Near | None" = None  # source samples that are similar; None if there are none to compare with
 
     def __getitem__(self, row: int) -> "Outcome":
         """The prediction for one sample, as a batch of one."""
         rows = slice(row, row + 1)
+        unknown = None if self.unknown is None else self.unknown[rows]
         near = None if self.near is None else Near(self.near.rows[rows], self.near.similarity[rows])
-        return Outcome(self.probabilities[rows], self.confidence[rows], near)
+        return Outcome(self.probabilities[rows], self.confidence[rows], unknown, near)
 
 
 class Near(NamedTuple):
@@ -74,16 +76,17 @@ class TorchEngine:
 
     @torch.no_grad()
     def predict(self, batch: Array) -> Outcome:
-        """Probabilities, confidence and neighbors; the frozen layers, most of the work, are computed once."""
+        """Predictions, evidence and neighbors; the frozen layers, most of the work, are computed once."""
         model, samples = self.model, after_layers(self.model.parts.frozen, Domain(ArraySamples(batch))).samples
         features = samples.read(torch.arange(len(batch)))
         prepared = Domain(ArraySamples(features))
         outputs = outputs_of(model.method, prepared, Side.TARGET, batch_size=model.batch_size)
         predictions = model.predictions_from(outputs, prepared.names)
-        calibrated = model.confidence_of(predictions.probabilities, prepared)
+        calibrated, unknown = model.evidence_for(predictions.probabilities, prepared)
         confidence = predictions.confidence if calibrated is None else calibrated
         near = None if self.source is None else self._nearest(features, outputs, self.source.vectors)
-        return Outcome(predictions.probabilities.numpy(), confidence.numpy(), near)
+        told = None if unknown is None else unknown.numpy()
+        return Outcome(predictions.probabilities.numpy(), confidence.numpy(), told, near)
 
     def _nearest(self, features: Tensor, outputs: Outputs, vectors: Tensor) -> Near:
         """The nearest source samples by features before the adaptation or, without stored ones, after it."""

@@ -23,8 +23,9 @@ Choice = Literal["auto", "onnx", "pytorch"]
 class OnnxEngine:
     """An exported model."""
 
-    def __init__(self, model: OnnxModel) -> None:
-        self.model = model
+    def __init__(self, model: OnnxModel, *, tells_unknown: bool) -> None:
+        """Take a model, and whether it knows what is none of its classes: files say 0 for all if it does not."""
+        self.model, self.tells_unknown = model, tells_unknown
         self.name = f"ONNX Runtime{f', {kind}' if (kind := model.metadata.quantized) else ''}"
 
     @property
@@ -40,7 +41,8 @@ class OnnxEngine:
         """Probabilities, confidence and, with stored source samples, neighbors."""
         outputs = self.model.outputs(batch)
         near = Near(*(outputs[name] for name in SIMILAR)) if self.stores_source else None
-        return Outcome(outputs["probabilities"], outputs["confidence"], near)
+        unknown = outputs["unknown"] if self.tells_unknown else None
+        return Outcome(outputs["probabilities"], outputs["confidence"], unknown, near)
 
 
 def find_onnx(run: Path, model: Model, file: Path | None, choice: Choice) -> OnnxEngine | None:
@@ -66,4 +68,6 @@ def find_onnx(run: Path, model: Model, file: Path | None, choice: Choice) -> Onn
     own = (model.classes, tuple(model.shape), model.method_name)
     if (exported.classes, exported.shape, exported.metadata.method) != own:
         raise UserError(f"{str(file or run / FILE)!r} is the model of another run: it has other classes or inputs.")
-    return OnnxEngine(exported)
+    return OnnxEngine(
+        exported, tells_unknown=model.calibrator is not None and model.calibrator.bank_unknown is not None
+    )

@@ -23,9 +23,12 @@ class Prediction(BaseModel):
     """The prediction for one sample."""
 
     name: str = Field(description="Name of the file, or number of the row.")
-    label: str = Field(description="The predicted class.")
-    confidence: float = Field(ge=0, le=1, description="Probability that the label is right, calibrated.")
-    softmax: float = Field(ge=0, le=1, description="The network's own probability of the label, usually too high.")
+    label: str = Field(description="The most probable class; of unknown objects `unknown`, if the run names them.")
+    confidence: float = Field(ge=0, le=1, description="Probability that the most probable class is right, calibrated.")
+    softmax: float = Field(ge=0, le=1, description="The network's own probability of that class, usually too high.")
+    unknown: float | None = Field(
+        ge=0, le=1, description="Probability of being none of the classes; null if not known."
+    )
     probabilities: list[Probability] = Field(description="The most probable classes.")
     similar: list[Similar] = Field(description="The most similar source samples.")
 

@@ -55,12 +55,15 @@ def address_of(bound: socket.socket) -> str:
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
-def listen(app: FastAPI, bound: socket.socket) -> None:
-    """Answer requests until a signal comes; then finish those that are under way."""
-    make_server(app).run(sockets=[bound])
+def listen(app: FastAPI, bound: socket.socket, announcement: str) -> None:
+    """Answer requests until a signal comes; then finish those that are under way.
+
+    The announcement is logged as soon as requests are taken.
+    """
+    make_server(app, announcement).run(sockets=[bound])
 
 
-def make_server(app: FastAPI) -> uvicorn.Server:
+def make_server(app: FastAPI, announcement: str = "") -> uvicorn.Server:
     """A server that does not listen yet."""
     config = uvicorn.Config(
         app,
@@ -74,11 +77,21 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    return _Server(config)
+    return _Server(config, announcement)
 
 
 class _Server(uvicorn.Server):
     """Ends without an error when a signal asks it to; uvicorn would raise the signal once more."""
+
+    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
+        super().__init__(config)
+        self.announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        if self.announcement:
+            log.info("%s", self.announcement)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End after the requests that are under way; a second signal does not wait for them."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from candapt.model import Model
+from candapt.evaluation.unknown import LIKELY
+from candapt.model import UNKNOWN, Model
 from candapt.serving.engine import Engine, Outcome, TorchEngine
 from candapt.serving.inputs import ImageReader, scaled_to
 from candapt.serving.limits import Limits
@@ -30,6 +31,7 @@ class Service:
     images: ImageReader | None  # None if the model takes no image files
     source: SourceSamples | None
     facts: dict[str, Any]  # what is known of the run
+    names_unknown: bool = False  # whether what is likely none of the classes is called `unknown`
 
     @property
     def takes_arrays(self) -> bool:
@@ -58,13 +60,15 @@ class Service:
 
     def answer(self, name: str, outcome: Outcome, top: int, similar: int, *, pictures: bool) -> dict[str, Any]:
         """What is answered for one sample: `top` classes, and `similar` source samples, perhaps with pictures."""
-        own = outcome.probabilities[0]
+        own, unknown = outcome.probabilities[0], None if outcome.unknown is None else float(outcome.unknown[0])
         order = np.argsort(-own, kind="stable")[:top].tolist()
+        is_named = self.names_unknown and unknown is not None and unknown > LIKELY
         return {
             "name": name,
-            "label": self.classes[order[0]],
+            "label": UNKNOWN if is_named else self.classes[order[0]],
             "confidence": float(outcome.confidence[0]),
             "softmax": float(own[order[0]]),
+            "unknown": unknown,
             "probabilities": [{"label": self.classes[each], "probability": float(own[each])} for each in order],
             "similar": self._similar(outcome, similar, pictures=pictures),
         }
@@ -103,7 +107,7 @@ def make_service(
     images, kind = _image_reader(engine, model, limits, value_range(domain))
     engine.predict(np.zeros((1, *model.shape), dtype=np.float32))  # whatever is slow the first time
     facts = describe_run(run, model) | {"input": _describe_input(model, kind)}
-    return Service(engine, model.classes, tuple(model.shape), limits, images, samples, facts)
+    return Service(engine, model.classes, tuple(model.shape), limits, images, samples, facts, model.names_unknown)
 
 
 def _image_reader(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -68,6 +70,8 @@ class TestImages:
             assert prediction["label"] == photo_model.classes[expected.labels[row]]
             assert prediction["confidence"] == pytest.approx(float(expected.confidence[row]), abs=1e-3)
             assert prediction["softmax"] == pytest.approx(float(expected.softmax[row]), abs=1e-3)
+            assert expected.unknown is not None
+            assert prediction["unknown"] == pytest.approx(float(expected.unknown[row]), abs=1e-3)
 
     def test_many_in_their_order(self, photos: TestClient) -> None:
         sent = [(f"{seed}.png", photo(seed, bright=seed % 2 == 1)) for seed in range(4)]
@@ -168,6 +172,34 @@ class TestImages:
     def test_parameters(self, photos: TestClient, question: str) -> None:
         answer = photos.post(f"/predict?{question}", files=form(("a.png", photo(0))))
         assert question.partition("=")[0] in refused(answer, 422)
+
+
+class TestUnknown:
+    """Objects of no class; the stored samples are made to look like some."""
+
+    @pytest.fixture
+    def model(self, photo_model: Model) -> Model:
+        calibrator = photo_model.calibrator
+        assert calibrator is not None
+        assert calibrator.bank_unknown is not None
+        return replace(
+            photo_model, calibrator=replace(calibrator, bank_unknown=torch.full_like(calibrator.bank_unknown, 0.9))
+        )
+
+    @pytest.mark.parametrize(("named", "label"), [(True, "unknown"), (False, "cat")])
+    def test_they_are_named_if_the_run_names_them(self, photo_run: Path, model: Model, named: bool, label: str) -> None:
+        service = make_service(photo_run, replace(model, names_unknown=named), Limits(), pictures=False)
+        with TestClient(make_app(service), base_url=LOCAL) as client:
+            (prediction,) = client.post("/predict", files=form(("a.png", photo(0)))).json()["predictions"]
+        assert prediction["label"] == label
+        assert prediction["unknown"] == pytest.approx(0.9, abs=0.01)
+        assert prediction["confidence"] <= 0.11
+        assert prediction["probabilities"][0]["label"] == "cat"
+
+    def test_where_nothing_tells_them_it_is_null(self, tuned_run: Path) -> None:
+        with client_of(tuned_run, pictures=False) as client:
+            (prediction,) = client.post("/predict", files=form(("a.png", photo(0)))).json()["predictions"]
+        assert prediction["unknown"] is None
 
 
 class TestSource:

@@ -175,9 +175,14 @@
     within(".meter i").style.width = `${100 * prediction.confidence}%`;
     within(".sure b").textContent = percent(prediction.confidence);
     within(".sure .soft").textContent = facts.evidence.calibrated ? "sure" : "sure, not calibrated";
+    const unknown = prediction.unknown ?? 0;
     card.classList.toggle("unsure", prediction.confidence < 0.5);
     within(".own").hidden = false;
-    within(".own").textContent = `${prediction.confidence < 0.5 ? "Check this one. " : ""}The network itself says ${percent(prediction.softmax)}.`;
+    const remarks = [
+      unknown > 0.5 ? `Probably none of the classes (${percent(unknown)}).` : prediction.confidence < 0.5 ? "Check this one." : "",
+      `The network itself says ${percent(prediction.softmax)}.`,
+    ];
+    within(".own").textContent = remarks.filter(Boolean).join(" ");
     const top = within(".top");
     const listed = prediction.probabilities.filter((each) => each.probability >= LISTED);
     top.hidden = listed.length < 2;
