@@ -31,7 +31,7 @@ check: $(READY)
 # The documentation site, in site/. Warnings are errors. The variable silences a notice on the theme's future, which is
 # no warning about the site.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -7,8 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from candapt.commands.adapt import adapt_parser, options_of, with_folder
-from candapt.commands.adapt import run as run_command
+from candapt.commands.adapt import adapt_parser, execute
 from candapt.commands.predict import model_reading
 from candapt.console import shown_log
 from candapt.data.memory import domain_of
@@ -34,7 +33,7 @@ def adapt(
         source: a folder with one subfolder per class, a `.txt` list or an `.npz` file.
         target: a folder of images, a `.txt` list or an `.npz` file; labels are never read.
         out: the new run folder; by default a new one under `runs/`.
-        method: a name in `candapt.METHODS`; by default `can`.
+        method: a name in `candapt.METHODS`, or `auto` to let label-free evidence choose; by default `can`.
         quiet: show neither log nor progress; `log.txt` in the run folder has the log all the same.
         **settings: flags of the command by name, with `_` for a dash and `__` for a dot: `rounds=5`, `strict=True`,
             `weights="resnet50.safetensors"`, `can__weight=0.5`, or `**{"can.weight": 0.5}`.
@@ -48,10 +47,8 @@ def adapt(
             raise UserError(f"{name} must be a path: arrays and lists are for candapt.DomainAdaptationClassifier.")
     parser = adapt_parser()
     given = parser.from_keywords({name: value for name, value in own.items() if value is not None} | settings)
-    options = with_folder(options_of(parser, given))
     with shown_log(quiet=quiet):
-        run_command(options)
-    return Run(options.out or Path())
+        return Run(execute(parser, given))
 
 
 def load_run(path: str | PathLike[str]) -> "Run":
@@ -111,9 +108,9 @@ class Run:
                 or a `Domain`: whatever the run was trained on.
             strict: raise for files in a folder that do not decode, rather than leave them out.
         """
-        with model_reading(self.model, strict=strict) as reading:
-            domain = domain_of(samples, reading)
         model = self.model
+        with model_reading(model, strict=strict) as reading:
+            domain = domain_of(samples, reading)
         return model.predict(domain).rows(model.classes, name_unknown=model.names_unknown)
 
     def _read(self, name: str, reader: Callable[[Path], Content]) -> Content:

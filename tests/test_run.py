@@ -196,3 +196,12 @@ def test_images(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(UserError, match="1 of 2 image files in 'the list' cannot be used"):
         run.predict([some[0], tmp_path / "broken.png"])
+
+
+def test_a_method_by_itself(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `--method auto` does; without a folder it makes one."""
+    monkeypatch.chdir(tmp_path)
+    run = candapt.adapt(data / "source.npz", data / "target.npz", method="auto", **KEYWORDS | {"report": False})
+    assert run.path.parent == Path("runs")
+    assert len(run.predictions) == 120
+    assert (run.path / "candidates").is_dir()

@@ -52,13 +52,20 @@ class AdaptOptions(TrainingOptions):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    given = training_parser("adapt", AdaptOptions).parse(arguments)
+    parser = adapt_parser()
+    execute(parser, parser.parse(arguments))
+
+
+def execute(parser: Parser, given: Given) -> Path:
+    """Run the command with what was given; the run folder."""
     if not given.wants_help and is_auto(given):
         from candapt.commands import auto  # it uses this module
 
-        auto.main(given)
-    else:
-        run(parse(arguments))
+        return auto.main(given)
+    options = options_of(parser, given)
+    options = options if options.out else replace(options, out=new_run_path(options.settings.method))
+    run(options)
+    return options.out or Path()
 
 
 def is_auto(given: Given) -> bool:
@@ -106,17 +113,11 @@ def _configuration(given: Given) -> dict[str, Any]:
     return {}
 
 
-def with_folder(options: AdaptOptions) -> AdaptOptions:
-    """The options with a new folder under runs/ where they name none."""
-    return options if options.out else replace(options, out=new_run_path(options.settings.method))
-
-
 def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | None:
     """Train on a labeled source and an unlabeled target; write a run folder.
 
     A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
     """
-    options = with_folder(options)
     out = options.out or Path()
     RunFolder.check(out, resume=options.resume)
     if options.resume and _is_complete(options, RunFolder(out)):

@@ -31,21 +31,22 @@ TRIED = (BASELINE, "mcc", "dan", "can")  # the last of equals is kept
 CONFIG = "auto.yaml"  # what the user gave, to resume with
 
 
-def main(given: Given) -> None:
-    """Train and compare; the values are those that the user gave, `--out` and `--resume` among them."""
+def main(given: Given) -> Path:
+    """Train and compare; the values are those that the user gave, `--out` and `--resume` among them. The run folder."""
     values = dict(given.values)
     out = values.get("out") or new_run_path(AUTO)
     resume = bool(values.get("resume"))
     RunFolder.check(out, resume=resume)
     if resume and RunFolder(out).complete:
         log.info("The run in %s is complete: %s", out, out / "predictions.csv")
-        return
+        return out
     config = read_config(out / CONFIG if resume and (out / CONFIG).is_file() else values.get("config"))
     options = [options_of(method, values, config) for method in TRIED]
     out.mkdir(parents=True, exist_ok=True)
     write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
     train_all(options, out)
     keep_best(out, with_report=options[-1].report)
+    return out
 
 
 def options_of(method: str, values: Mapping[str, Any], config: Mapping[str, Any]) -> AdaptOptions:
