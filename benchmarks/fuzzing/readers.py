@@ -33,6 +33,9 @@ from candapt.network.backbones import build_backbone
 from candapt.network.modules import SmallCNN
 from candapt.presets import make_settings
 from candapt.report.run_data import read_run
+from candapt.review.answers import FOLDER, LINES, read_csv, write_csv
+from candapt.review.measurement import measure_answers
+from candapt.review.sampling import Population, Sample
 from candapt.settings import ImageSettings, Range
 from candapt.storage.runs import describe_settings
 from candapt.training.checkpoint import DamagedError, restore_checkpoint, save_checkpoint
@@ -166,6 +169,29 @@ def _run_files() -> dict[str, bytes]:
 
 def _read_run(folder: Path) -> None:
     read_run(folder, pictures=False)
+
+
+def _answer_seeds() -> list[bytes]:
+    names = [row.split(",")[0] for row in _predictions_seeds()[0].decode(errors="surrogateescape").splitlines()[1:4]]
+    verdicts = zip(names, ("right", "wrong", "unsure"), ("a", "b", None), strict=True)
+    lines = [{"path": name, "answer": answer, "label": label, "prediction": "a"} for name, answer, label in verdicts]
+    return [b"".join(json.dumps(line).encode() + b"\n" for line in lines)]
+
+
+def _read_answers(folder: Path) -> None:
+    """The lines as the report counts them, and the same as a table; lines that are skipped count as refused."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    (folder / "answers.jsonl").replace(folder / FOLDER / LINES)
+    run = read_run(folder, pictures=False)
+    _ = run.measured
+    write_csv(folder / "answers.csv", run.answers)
+    read_csv(folder / "answers.csv")
+    if len(run.answers) < (folder / FOLDER / LINES).read_bytes().count(b"\n"):
+        raise UserError("Some lines are no answers.")
+
+
+def _read_answer_table(folder: Path) -> None:
+    measure_answers(Population((Sample("1", "a", 0.5), Sample("2", "b", 0.5))), read_csv(folder / "answers.csv"))
 
 
 # --- tensors ---
@@ -357,6 +383,12 @@ READERS: dict[str, Reader] = {
         _read_run,
         (mutation.change_bytes, mutation.change_json),
         lambda: {name: content for name, content in _run_files().items() if name != "summary.json"},
+    ),
+    "answers-jsonl": Reader("answers.jsonl", _answer_seeds, _read_answers, beside=_run_files),
+    "answers-csv": Reader(
+        "answers.csv",
+        lambda: [b"path,label,answer,stratify\n1,a,right,confidence\n2,,unsure,none\n"],
+        _read_answer_table,
     ),
     "weights-safetensors": Reader(
         "weights.safetensors", _weights_seeds, _read_weights, (mutation.change_bytes, mutation.change_safetensors)

@@ -36,7 +36,7 @@ class ReviewOptions:
     number: int = 50
     """Answers after which the page shows the outcome; you can go on beyond."""
     stratify: Literal["none", "confidence", "class"] = "confidence"
-    """Draw equal shares of the target's quarters by confidence or of its predicted classes, or anywhere (none)."""
+    """confidence: draw equally many from each quarter by confidence; class: from predicted classes by their size."""
     seed: int = 0
     """Seed of the random sample."""
     port: int = 0

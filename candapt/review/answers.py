@@ -25,6 +25,8 @@ FOLDER = "review"  # in the run folder
 LINES, TABLE, CLAIMS = "answers.jsonl", "answers.csv", "claims.json"
 CLAIM_SECONDS = 600  # for how long a sample that one person looks at is shown to nobody else
 
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # follow no link, change no line break
+
 Verdict = Literal["right", "wrong", "other", "unsure", "undone"]
 """The prediction is right; it is wrong; the sample is of no class; nobody can say; the answer is withdrawn."""
 
@@ -100,7 +102,7 @@ class AnswerFile:
     def append(self, answer: Answer) -> None:
         """Store an answer: it is on the disk when this returns. Call it within `exclusive`."""
         path, line = self.folder / LINES, json.dumps(asdict(answer)).encode("ascii") + b"\n"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _PLAIN, 0o666)
         with os.fdopen(descriptor, "rb+", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size:
