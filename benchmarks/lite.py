@@ -3,7 +3,7 @@
 Needs `data/office31` below `../shared` or the folder that CANDAPT_SHARED names. The three domains are embedded once, to
 a file in the cache folder or where `--features` says; `--size 288 --mirror` makes larger views with mirror images. Then
 `benchmarks.suites office31-default` runs over that file and records `suite-office31-lite0`, or with other views `-SIZE`
-or `-mirror` behind that name; its flags (`--methods`, `--seeds`, …) are passed on. `--only-embed` leaves it at the file.
+or `-mirror` behind that name; its flags (`--seeds`, `--jobs`, …) are passed on. `--only-embed` leaves it at the file.
 
 `--command` times the whole command instead: `candapt adapt dslr webcam --out RUN`, from two folders of images to the
 report, with an empty cache, in a process of its own.
