@@ -6,6 +6,9 @@ Needs `data/office31`, `data/office31-resnet50-features.npz` and `weights/resnet
 Three ways of decoding are compared. By default a JPEG is shrunk while it is decoded only down to twice the size that it
 is resized to, which no image of Office-31 is large enough for: each result says how many images were shrunk, and
 where that is none it says nothing about shrinking. `eager` shrinks down to the resized size itself, to show its cost.
+
+`--views N` compares larger views with mirror images, `--size 288 --mirror`, with those of the file
+`data/office31-resnet50-288-features.npz` instead, over N images of each domain, evenly spaced.
 """
 
 import argparse
@@ -20,16 +23,17 @@ import torch
 from PIL import Image
 
 from benchmarks.record import record
+from candapt.commands.embed import pretrained_layers
 from candapt.console import counting
 from candapt.data.domains import Domain
 from candapt.data.images import ImageSamples, find_images
 from candapt.data.transforms import Views
 from candapt.network.activations import compute_features
-from candapt.network.backbones import build_backbone
 from candapt.network.build import expected_images
 from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
 DOMAINS = ("amazon", "dslr", "webcam")
+SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
 
 
 class EagerSettings(ImageSettings):
@@ -44,16 +48,43 @@ class EagerSettings(ImageSettings):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=None)
-    limit = parser.parse_args().limit
-    shared = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
-    backbone = build_backbone("resnet50", weights=shared / "weights" / "resnet50-imagenet.safetensors")
+    parser.add_argument("--views", type=int, default=None)
+    options = parser.parse_args()
+    if options.views is not None:
+        compare_views(options.views)
+        return
     results = []
-    with np.load(shared / "data" / "office31-resnet50-features.npz", allow_pickle=False) as known:
+    with np.load(SHARED / "data" / "office31-resnet50-features.npz", allow_pickle=False) as known:
         for name in DOMAINS:
-            expected = torch.from_numpy(known[f"{name}_x"]).float()[:limit]
-            paths = find_images(shared / "data" / "office31" / name)[:limit]
-            results += [compare(backbone, name, paths, expected, decoding) for decoding in decodings()]
-    record("embed", {"limit": limit, "domains": results, "all": [overall(results, name) for name in decodings()]})
+            expected = torch.from_numpy(known[f"{name}_x"]).float()[: options.limit]
+            paths = find_images(SHARED / "data" / "office31" / name)[: options.limit]
+            results += [compare(layers(), name, paths, expected, decoding) for decoding in decodings()]
+    outcomes = [overall(results, name) for name in decodings()]
+    record("embed", {"limit": options.limit, "domains": results, "all": outcomes})
+
+
+def layers(*, mirror: bool = False) -> torch.nn.Module:
+    """ResNet-50 as `candapt embed` has it."""
+    weights = SHARED / "weights" / "resnet50-imagenet.safetensors"
+    return pretrained_layers(NetworkSettings("resnet50", weights, mirror=mirror))
+
+
+def compare_views(count: int) -> None:
+    """Cosines of features of larger views with mirror images to the known ones, of some images of each domain."""
+    images = expected_images(NetworkSettings("resnet50"), ImageChoice(size=288))
+    backbone, cosines = layers(mirror=True), list[float]()
+    with np.load(SHARED / "data" / "office31-resnet50-288-features.npz", allow_pickle=False) as known:
+        for name in DOMAINS:
+            paths = find_images(SHARED / "data" / "office31" / name)
+            rows = torch.linspace(0, len(paths) - 1, count).long().tolist()
+            domain = Domain(ImageSamples([paths[row] for row in rows], Views(images), workers=os.cpu_count() or 1))
+            with counting(name) as progress:
+                features = compute_features(backbone, domain, progress)
+            expected = torch.from_numpy(known[f"{name}_x"][rows]).float()
+            cosines += torch.cosine_similarity(features, expected).tolist()
+    size = {"size": images.size, "resize": images.resize}
+    figures = {"images": len(cosines), "min_cosine": min(cosines), "mean_cosine": sum(cosines) / len(cosines)}
+    record("embed-views", size | figures)
 
 
 def decodings() -> dict[str, ImageSettings]:

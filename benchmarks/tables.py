@@ -319,6 +319,23 @@ def view_noise() -> str:
     return table(head, rows, result)
 
 
+def view_choice() -> str:
+    """Which views each domain of Office-31 prefers as a source."""
+    result = load("view_choice")
+    rows = [
+        [
+            *(each["backbone"], each["source"], str(each["images"])),
+            *(f"{100 * each[name]:.1f}" for name in ("right_plain", "right_larger")),
+            f"{each['gain']:+.3f} ± {each['error']:.3f}",
+            "288×288, mirrored" if each["larger"] else "224×224",
+        ]
+        for each in result["sources"]
+    ]
+    views = ("224×224", "288×288, mirrored")
+    head = ["backbone", "source", "images", *(f"right, {name}" for name in views), "log-likelihood", "chosen"]
+    return table(head, rows, result)
+
+
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value).lower()
 
@@ -613,6 +630,7 @@ TABLES: dict[str, Callable[..., str]] = {
         pseudo_labels,
         baselines,
         class_shares,
+        view_choice,
         view_noise,
         selection,
         confidence,

@@ -42,9 +42,14 @@ ONE_SEED_TOLERANCE = 0.03
 SPREADS = 3
 SUITE = "suite-"
 NOT_REPEATED = {
-    **dict.fromkeys(("losses", "startup", "report", "throughput", "export"), "times differ from run to run"),
+    **dict.fromkeys(
+        ("losses", "startup", "report", "throughput", "export", "lite-command"), "times differ from run to run"
+    ),
     **dict.fromkeys(("selection", "calibration-office31"), "computed from the cells of a suite"),
-    **dict.fromkeys(("tune", "fuzz", "kills", "embed", "mutation", "view_noise"), "there is no single item to repeat"),
+    **dict.fromkeys(
+        ("tune", "fuzz", "kills", "embed", "embed-views", "mutation", "view_choice", "view_noise"),
+        "there is no single item to repeat",
+    ),
     "verify": "written by this program",
 }
 

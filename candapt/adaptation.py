@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ from candapt.training.checkpoint import Checkpoints
 from candapt.training.finiteness import clustering_in
 from candapt.training.head_first import HeadFirst
 from candapt.training.loop import Training
+from candapt.training.precision import decide_precision
 from candapt.training.state import Record, TrainingState
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def adapt(
         settings: everything else that decides the outcome.
         callbacks: called during the training.
         images: how image files were turned into samples, to be stored with the model.
-        fabric: device and number format; by default those of the settings.
+        fabric: device and number format of the settings, whose precision is not `auto` then; made by default.
         parts: the network to start from; by default the `initial_parts`.
         cache: where outputs of frozen layers are stored; by default in the user's cache folder.
         checkpoints: restores the training, and saves it after the other callbacks.
@@ -85,8 +86,9 @@ def adapt(
     check_selection(settings.select)
     import_libraries()
     started = time.perf_counter()
-    fabric = fabric or make_fabric(settings.training)
     parts = parts or initial_parts(task, settings)
+    settings = replace(settings, training=decide_precision(settings.training, parts.settings))
+    fabric = fabric or make_fabric(settings.training)
     prepared = prepare(task, parts, fabric, cache or ActivationCache(), _on_embedded(callbacks))
     training = Training(fabric, build_method(parts, settings), prepared, settings)
     if checkpoints is not None:

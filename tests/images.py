@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 
 from candapt.data.domains import Task
@@ -61,3 +61,36 @@ def photo_task(folder: Path, images: ImageSettings = SIZE) -> Task:
     source, _ = labeled_image_domain(write_photos(folder / "source"), images)
     target, _ = image_domain(write_photos(folder / "target", seed=1), images)
     return Task(source, target)
+
+
+DRAWN = ("circle", "cross", "square", "star", "triangle")
+"""Classes of the drawings."""
+
+
+def write_drawings(folder: Path, *, filled: bool, per_class: int = 12, seed: int = 0, side: int = 160) -> Path:
+    """Shapes in one folder per class: outlines on white, or filled in colors on gray noise."""
+    random = np.random.default_rng(seed)
+    for name in DRAWN:
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            noise = random.integers(90, 150, size=(side, side, 3)).astype(np.uint8)
+            image = Image.fromarray(noise) if filled else Image.new("RGB", (side, side), "white")
+            color = tuple(random.integers(0, 2, size=3) * 255) if filled else (0, 0, 0)
+            radius, (x, y) = random.uniform(0.25, 0.4) * side, random.uniform(0.42, 0.58, size=2) * side
+            corners = [(x + radius * a, y + radius * b) for a, b in _outline(name, random.uniform(-0.2, 0.2))]
+            ImageDraw.Draw(image).polygon(corners, fill=color if filled else None, outline=color, width=4)
+            image.save(folder / name / f"{number}.png")
+    return folder
+
+
+def _outline(name: str, turn: float) -> list[tuple[float, float]]:
+    """Corners around the origin, at a distance of at most 1."""
+    counts = {"circle": 60, "cross": 12, "square": 4, "star": 10, "triangle": 3}
+    angles = np.arange(counts[name]) / counts[name] * 2 * np.pi + turn - np.pi / 2
+    lengths = np.ones(counts[name])
+    if name == "star":
+        lengths[1::2] = 0.4
+    if name == "cross":  # of every three corners one is an inner one
+        angles += np.tile([0.0, -0.3, 0.3], 4)
+        lengths[0::3] = 0.35
+    return [(length * np.cos(angle), length * np.sin(angle)) for length, angle in zip(lengths, angles, strict=True)]

@@ -171,6 +171,14 @@ class TestWhenItIsFoundAgain:
         )
         assert cache.views(first, drawings())[0].entry != cache.views(second, drawings())[0].entry
 
+    def test_mirror_images_have_entries_of_their_own(self, cache: ActivationCache) -> None:
+        parts, domain = parts_of(replace(SMALL, mirror=True)), drawings(40)
+        assert cache.views(parts, domain)[0].entry != cache.views(parts_of(), domain)[0].entry
+        (stored,) = cache.through(parts, domain)
+        made = everything(stored)
+        torch.testing.assert_close(made.norm(dim=1), torch.ones(40), rtol=1e-3, atol=1e-3)
+        assert torch.equal(made, everything(after_layers(parts.frozen, domain)))
+
     def test_kinds_of_training_views_lie_side_by_side(self, cache: ActivationCache, tmp_path: Path) -> None:
         folder = write_photos(tmp_path / "photos")
         for kind in ("paper", "strong", "none"):
@@ -390,7 +398,7 @@ class TestFromTheCommandLine:
         log = (run / "log.txt").read_text()
         assert 0 < log.index("The cache needs ") < log.index("round 1/1")
         (entries,) = {tuple(entry.views) for entry in ActivationCache(tmp_path / "cache").entries()}
-        assert entries == ("evaluation", "paper-1", "paper-2")
+        assert entries == (("evaluation", "paper-1", "paper-2") if finetune == "last-stage" else ("evaluation",))
 
     def test_without_room_nothing_is_begun(
         self, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from candapt.commands.main import main
-from candapt.data.images import image_domain
+from candapt.data.images import find_images, image_domain
 from candapt.network.backbones import build_backbone, input_settings
 from candapt.settings import ImageSettings
 from tests.images import write_photos, write_weights
@@ -45,6 +45,21 @@ def test_features_are_those_of_the_backbone(embed: Embed, tmp_path: Path) -> Non
     assert not np.array_equal(x, x.astype(np.float16))  # nothing is rounded
 
 
+def test_other_views(embed: Embed, tmp_path: Path) -> None:
+    folder = write_photos(tmp_path / "photos")
+    with np.load(embed(folder, "a.npz", "--size", "48", "--mirror"), allow_pickle=False) as file:
+        made = torch.from_numpy(file["x"])
+    expects = input_settings("test_resnet")
+    domain, _ = image_domain(folder, ImageSettings(48, 54, expects.mean, expects.std))
+    backbone, images = (
+        build_backbone("test_resnet", weights=tmp_path / "weights.safetensors").eval(),
+        domain.samples.read(torch.arange(8)),
+    )
+    with torch.no_grad():
+        both = [torch.nn.functional.normalize(backbone(each)) for each in (images, images.flip(-1))]
+    torch.testing.assert_close(made, torch.nn.functional.normalize(both[0] + both[1]), rtol=1e-4, atol=1e-5)
+
+
 def test_features_are_ready_to_adapt(embed: Embed, tmp_path: Path) -> None:
     source = embed(write_photos(tmp_path / "source"), "source.npz", "--labeled")
     target = embed(write_photos(tmp_path / "target", seed=1), "target.npz")
@@ -59,6 +74,7 @@ def test_features_are_ready_to_adapt(embed: Embed, tmp_path: Path) -> None:
     [
         (("photos", "--out", "a.npz", "--backbone", "small-cnn"), "small-cnn was not pretrained"),
         (("photos", "--out", "a.csv"), "must be a file ending in .npz"),
+        (("photos", "--out", "a.npz", "--size", "auto"), "give a number, the same for the source and the target"),
         (("photos", "--out", "nowhere/a.npz"), "in a folder that exists"),
         (("photos", "--out", "there.npz"), "exists already"),
         (("there.npz", "--out", "a.npz"), "holds arrays already"),
@@ -82,6 +98,25 @@ def test_what_is_refused(
     assert sentence in message
     assert message.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_larger_views_of_office31_are_reproduced(shared: Path, tmp_path: Path) -> None:
+    """Two images of each domain; `python -m benchmarks.embed` compares more."""
+    weights, known = (
+        shared / "weights/resnet50-imagenet.safetensors",
+        shared / "data/office31-resnet50-288-features.npz",
+    )
+    arguments = ["--backbone", "resnet50", "--weights", str(weights), "--size", "288", "--mirror"]
+    cosines = []
+    for name in ("amazon", "dslr", "webcam"):
+        paths = find_images(shared / "data/office31" / name)
+        chosen, listed = [0, len(paths) // 2], tmp_path / f"{name}.txt"
+        listed.write_text("".join(f"{paths[row]}\n" for row in chosen))
+        assert main(["embed", str(listed), "--out", str(tmp_path / f"{name}.npz"), *arguments]) == 0
+        with np.load(tmp_path / f"{name}.npz") as made, np.load(known, allow_pickle=False) as expected:
+            pair = torch.from_numpy(made["x"]), torch.from_numpy(expected[f"{name}_x"][chosen]).float()
+        cosines += torch.cosine_similarity(*pair).tolist()
+    assert min(cosines) >= 0.999
 
 
 @pytest.mark.slow

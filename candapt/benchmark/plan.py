@@ -13,8 +13,11 @@ from candapt.errors import UserError, known_name
 from candapt.evaluation.scores import check_selection
 from candapt.methods import METHODS
 from candapt.network.activations import ActivationCache
+from candapt.network.backbones import PAPER_BACKBONE
+from candapt.network.build import PHOTOGRAPH, decide
 from candapt.settings import ImageChoice, Settings
 from candapt.storage.runs import describe_settings
+from candapt.training.precision import decide_precision
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Plan:
         identity = {
             "task": {"name": cell.task.name, "source": cell.task.source, "target": cell.task.target},
             "row": cell.row.name,
-            "settings": portable_settings(cell.settings),
+            "settings": portable_settings(cell.settings, has_images=self.collection.images is not None),
             "views": self.collection.views,
             "data": {name: self.collection.fingerprint(name) for name in (cell.task.source, cell.task.target)},
         }
@@ -132,8 +135,18 @@ def make_plan(
     collection = suite.open(place, next(iter(settings.values())), images or ImageChoice())
     if isinstance(collection, ImageCollection):
         collection = replace(collection, strict=strict)
+    if collection.images is not None:
+        settings = {method: _with_backbone(each) for method, each in settings.items()}
+        by_task = {m: {task: _with_backbone(each) for task, each in own.items()} for m, own in (by_task or {}).items()}
     wanted, rows = tasks_of(suite, place, tasks), make_rows(suite, settings, by_task or {}, variant)
     return Plan(suite_name, collection, wanted, rows, tuple(seeds), ActivationCache(cache))
+
+
+def _with_backbone(settings: Settings) -> Settings:
+    """The settings with the backbone named if it is not the one that `auto` means where its weights can be had."""
+    name = decide(settings.network, PHOTOGRAPH).backbone
+    is_other = settings.network.backbone == "auto" and name != PAPER_BACKBONE
+    return settings.changed({"network.backbone": name}) if is_other else settings
 
 
 def make_rows(
@@ -158,9 +171,17 @@ def make_rows(
     return tuple(rows)
 
 
-def portable_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as plain values, without those that change no stored figure or differ from machine to machine."""
-    portable = describe_settings(settings)
+def portable_settings(settings: Settings, *, has_images: bool = False) -> dict[str, Any]:
+    """Settings as plain values, without those that change no stored figure or differ from machine to machine.
+
+    What a machine decides is stored as decided, so that figures of two kinds do not end up in one table.
+    """
+    portable, training, network = describe_settings(settings), settings.training, settings.network
+    if has_images:
+        network = decide(network, PHOTOGRAPH)
+        training = decide_precision(training, network)
+    portable["network"]["views"] = 2 if network.views is None else network.views
+    portable["training"]["precision"] = "32-true" if training.precision == "auto" else training.precision
     portable["training"].pop("workers")
     portable.pop("select")  # the choice among stored rounds is made when they are read
     if settings.network.weights is not None:

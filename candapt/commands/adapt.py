@@ -12,6 +12,7 @@ from torch import Tensor
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
 from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline, with_confidence
+from candapt.commands.decisions import as_recorded
 from candapt.commands.parser import Given, Parser, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
@@ -22,6 +23,7 @@ from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
 from candapt.export.card import write_card
 from candapt.settings import Settings, setting
+from candapt.storage.files import flatten
 from candapt.storage.interruption import Interruption
 from candapt.storage.provenance import require_same
 from candapt.storage.runs import RunFolder, new_run_path, versions, write_left_out
@@ -120,23 +122,36 @@ def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | Non
     """
     out = options.out or Path()
     RunFolder.check(out, resume=options.resume)
+    options = _as_begun(options) if options.resume else options
     if options.resume and _is_complete(options, RunFolder(out)):
         return None
-    fabric = make_fabric(options.settings.training)
+    make_fabric(options.settings.training)  # a device or a number format may be missing
     with Interruption() as interruption:
         with recorded_log() as records:
             inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit
+        options = replace(options, settings=inputs.settings, images=inputs.choice)
+        fabric = make_fabric(options.settings.training)
         provenance = inputs.provenance(options.describe())
         advice = f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume"
         opened = RunFolder.open(out, resume=options.resume)
         with opened as folder, advice_on_failure(advice), log_to(out / "log.txt", records):
-            require_same(out, folder.read_provenance(), provenance, force=options.force)
+            before = folder.read_provenance()
+            require_same(out, before, provenance, force=options.force)
+            provenance["reasons"] |= (before or {}).get("reasons", {})  # a resumed run does not decide again
             folder.write_provenance(provenance)
             folder.write_config(options.describe())
             minutes = options.checkpoint_minutes
             checkpoints = Checkpoints(out / "checkpoints", minutes=minutes, interruption=interruption)
             log.info("Run folder: %s", out)
+            inputs = replace(inputs, reasons=provenance["reasons"])
             return _train(options, inputs, folder, baseline, fabric=fabric, checkpoints=checkpoints)
+
+
+def _as_begun(options: AdaptOptions) -> AdaptOptions:
+    """The options of a run to resume, with what its first process decided."""
+    begun = (RunFolder(options.out or Path()).read_provenance() or {}).get("settings", {})
+    settings, images = as_recorded(options.settings, options.images, flatten(begun))
+    return replace(options, settings=settings, images=images)
 
 
 def _is_complete(options: AdaptOptions, folder: RunFolder) -> bool:
@@ -172,7 +187,7 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
-    folder.write_summary(summarize(result, evidence, inventory, truth))
+    folder.write_summary(summarize(result, evidence, inventory, truth) | {"decisions": _decisions(inputs)})
     _log_outcome(result, evidence, folder.path)
     if options.report:
         report([folder.path])
@@ -254,6 +269,19 @@ def summarize(result: Result, evidence: Evidence, inventory: dict[str, Any], tru
         "versions": versions(),
         **({} if truth is None else {"oracle": measure(truth, predictions.probabilities, predictions.confidence)}),
         **evidence.describe(truth, classes, predictions.names),
+    }
+
+
+def _decisions(inputs: Inputs) -> dict[str, Any]:
+    """What was used where settings leave a choice, and the reasons that the data gave."""
+    images, network = inputs.images, inputs.parts.settings
+    return {
+        "backbone": network.backbone,
+        "finetune": network.finetune,
+        "precision": inputs.settings.training.precision,
+        "size": images.size if images is not None else None,
+        "mirror": network.mirror,
+        **inputs.reasons,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from candapt.commands.parser import Parser, flags_of, positional, print_help, required, switch
 from candapt.console import counting
@@ -15,15 +16,16 @@ from candapt.data.domains import LabeledDomain
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain
 from candapt.errors import UserError
 from candapt.network.activations import compute_features
-from candapt.network.backbones import SMALL_CNN, build_backbone
-from candapt.network.build import decide, expected_images
+from candapt.network.backbones import SMALL_CNN, build_backbone, default_backbone
+from candapt.network.build import PHOTOGRAPH, decide, expected_images
+from candapt.network.modules import Mirrored
 from candapt.settings import ImageChoice, NetworkSettings, TrainingSettings, image_choice
 from candapt.storage.files import require_new, write_atomically, writing
 from candapt.training.batches import make_fabric
 
 log = logging.getLogger(__name__)
 
-HEAD_SETTINGS = {"finetune", "views", "head", "bottleneck", "rank", "dropout"}
+HEAD_SETTINGS = {"finetune", "frozen_stem", "views", "head", "bottleneck", "heads", "rank", "dropout"}
 """Settings of the network that only a training uses."""
 
 
@@ -63,7 +65,8 @@ def parse(arguments: Sequence[str]) -> EmbedOptions:
     prefix = "network."
     network = {name.removeprefix(prefix): v for name, v in given.values.items() if name.startswith(prefix)}
     own = {name: value for name, value in given.values.items() if "." not in name}
-    return EmbedOptions(**own, network=NetworkSettings(**network), images=image_choice(given.values))
+    images = image_choice({"images.size": None, **given.values})  # no source chooses: the target is embedded alone
+    return EmbedOptions(**own, network=NetworkSettings(**network), images=images)
 
 
 def run(options: EmbedOptions) -> None:
@@ -74,10 +77,9 @@ def run(options: EmbedOptions) -> None:
         raise UserError(f"{str(images)!r} holds arrays already: give a folder of images to `candapt embed`.")
     if not is_feature_file(out) or not out.absolute().parent.is_dir():
         raise UserError(f"--out is {str(out)!r}, but must be a file ending in .npz in a folder that exists.")
-    name = decide(network, (3, 224, 224)).backbone
-    if name == SMALL_CNN and network.weights is None:
-        raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
-    backbone = build_backbone(name, weights=network.weights)
+    if options.images.size == "auto":
+        raise UserError("--size auto is for `candapt adapt`: give a number, the same for the source and the target.")
+    backbone = pretrained_layers(network)
     with counting("checking images") as count:
         reading = Reading(expected_images(network, options.images), os.cpu_count() or 1, options.strict, count)
         domain, _ = (read_labeled_domain if options.labeled else read_domain)(images, reading)
@@ -88,4 +90,17 @@ def run(options: EmbedOptions) -> None:
         arrays |= {"y": domain.labels.numpy(), "classes": np.array(domain.classes)}
     with writing(out), write_atomically(out) as part, part.open("wb") as file:
         np.savez(file, **arrays)
-    log.info("%d features of %d images by %s: %s", features.shape[1], len(features), name, out)
+    size, mirrored = domain.samples.shape[-1], " with mirror images" if network.mirror else ""
+    made = f"{features.shape[1]} features of {len(features)} images, {size}×{size}{mirrored}"
+    log.info("%s, by %s: %s", made, decide(network, PHOTOGRAPH).backbone, out)
+
+
+def pretrained_layers(network: NetworkSettings) -> nn.Module:
+    """The backbone that the settings name, with its pretrained weights."""
+    name = decide(network, PHOTOGRAPH).backbone
+    if name == SMALL_CNN and network.weights is None:
+        raise UserError(f"{SMALL_CNN} was not pretrained: give its --weights, or another --backbone.")
+    if network.backbone == "auto" and network.weights is None and (reason := default_backbone()[1]):
+        log.info("%s", reason)
+    backbone = build_backbone(name, weights=network.weights)
+    return Mirrored(backbone) if network.mirror else backbone

@@ -238,10 +238,11 @@ def _entry(name: str, text: str) -> list[str]:
 
 def _metavar(hint: Any) -> str:
     """What stands for the value of a flag in the help."""
-    if options := _choices(hint):
-        return "{" + ",".join(options) + "}"
     kinds = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
-    return next((kinds[kind] for kind in (get_args(hint) or (hint,)) if kind in kinds), "TEXT")
+    named = [kinds[kind] for kind in (get_args(hint) or (hint,)) if kind in kinds][:1]
+    if options := _choices(hint):
+        return "{" + ",".join([*named, *options]) + "}"
+    return named[0] if named else "TEXT"
 
 
 def _choices(hint: Any) -> list[str]:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from candapt.adaptation import check_task, initial_parts
+from candapt.commands.decisions import decide_network, decide_views
 from candapt.commands.parser import (
     Flag,
     Given,
@@ -49,6 +50,7 @@ from candapt.settings import (
 from candapt.storage.files import digest, flatten, plain
 from candapt.storage.provenance import Provenance, provenance_of
 from candapt.storage.runs import describe_settings
+from candapt.training.precision import decide_precision
 
 NOT_IN_FILES = {"config", "out", "cache", "resume", "force"}
 """Options that a configuration file, which may come from a stranger, must not set."""
@@ -139,7 +141,8 @@ def parse_training(
     settings = make_settings(method, preset=preset, seed=values.get("seed", 0), changes=changes, recipe=recipe)
     check_selection(settings.select)
     own = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
-    return kind(**own, settings=settings, images=image_choice(values))
+    published = {} if preset == DEFAULT else {"images.size": None}  # the paper's views are not chosen by the source
+    return kind(**own, settings=settings, images=image_choice({**published, **values}))
 
 
 def is_former(config: Mapping[str, Any]) -> bool:
@@ -199,6 +202,9 @@ class Inputs:
     truth: Tensor | None  # target labels for the oracle
     parts: NetworkParts
     cache: ActivationCache
+    settings: Settings  # those of the options, with everything decided that depends on the data or the machine
+    choice: ImageChoice  # the same for the choices about images
+    reasons: dict[str, Any]  # why the data decided so
 
     @property
     def left_out(self) -> list[tuple[Path, str]]:
@@ -215,15 +221,16 @@ class Inputs:
         weights = {f"network.{name}": value for name, value in self.parts.network.state_dict().items()}
         if self.parts.frozen is not None:
             weights |= {f"frozen.{name}": value for name, value in self.parts.frozen.state_dict().items()}
-        return provenance_of(settings, digests, digest(weights))
+        return provenance_of(settings, digests, digest(weights)) | {"reasons": self.reasons}
 
 
 def read_inputs(options: TrainingOptions) -> Inputs:
-    """Read the data, and check that everything fits together."""
+    """Read the data, decide what depends on it or on the machine, and check that everything fits together."""
     has_images = reader_of(options.source).has_images or reader_of(options.target).has_images
-    images = expected_images(options.settings.network, options.images) if has_images else None
+    settings = decide_network(options.settings) if has_images else options.settings
+    images = expected_images(settings.network, options.images) if has_images else None
     if images is not None:
-        check_named_weights(options.settings.network)
+        check_named_weights(settings.network)
     with counting("checking images") as count:
         views = images or ImageSettings(augmentation=options.images.augmentation)
         reading = Reading(views, os.cpu_count() or 1, options.strict, count)
@@ -234,7 +241,10 @@ def read_inputs(options: TrainingOptions) -> Inputs:
     truth = None
     if options.target_labels:
         truth = read_target_labels(options.target_labels, target, source.classes, strict=options.strict)
-    parts = initial_parts(task, options.settings)
     cache = ActivationCache(options.cache)
-    cache.require_room(parts, task.source, task.target)
-    return Inputs(task, images, (source_check, target_check), truth, parts, cache)
+    made = decide_views(task, images, settings, options.images, cache)
+    parts = initial_parts(made.task, made.settings)
+    settings = replace(made.settings, training=decide_precision(made.settings.training, parts.settings))
+    cache.require_room(parts, made.task.source, made.task.target)
+    checks = (source_check, target_check)
+    return Inputs(made.task, made.images, checks, truth, parts, cache, settings, made.choice, made.reasons)

@@ -80,6 +80,8 @@ def run(options: TuneOptions, *, fixed: Collection[str] = (), command: str = "")
     fabric = make_fabric(settings.training)
     with Interruption():
         inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit
+        options = replace(options, settings=inputs.settings, images=inputs.choice)
+        settings = options.settings
         search = Search(settings, search_space(settings, fixed, inputs.task.num_classes), options.score)
         if not search.space:
             raise UserError("There is nothing to search: flags fix all settings that could be searched.")

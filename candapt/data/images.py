@@ -52,6 +52,12 @@ class ImageSamples:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def viewed(self, settings: ImageSettings, rows: Tensor | None = None) -> "ImageSamples":
+        """The same files, or those at the rows, in other views."""
+        chosen = range(len(self)) if rows is None else rows.tolist()
+        paths, hashes = [self.paths[row] for row in chosen], self.hashes and [self.hashes[row] for row in chosen]
+        return ImageSamples(paths, Views(settings), workers=self.workers, hashes=hashes)
+
     @property
     def augmentation(self) -> str:
         """Kind of the training views."""

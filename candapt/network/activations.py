@@ -278,7 +278,7 @@ class ActivationCache:
         identity = {"format": FORMAT, "layers": _layers_hash(parts), "samples": samples.fingerprint()}
         entry = CacheEntry(self.folder / hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest())
         shape = FrozenSamples(parts.frozen, samples).shape
-        count = 0 if samples.augmentation == "none" else parts.settings.views
+        count = 0 if samples.augmentation == "none" else parts.settings.views or 0
         names = [EVALUATION, *(f"{samples.augmentation}-{number}" for number in range(1, count + 1))]
         return [View(entry, name, samples, shape) for name in names]
 
@@ -289,7 +289,8 @@ class ActivationCache:
             return ""
         needed = sum(view.missing * view.row_size for view in missing)
         images = sum({view.entry: len(view.samples) for view in missing}.values())
-        text = f"{format_size(needed)} for {images:,} images × {len({view.name for view in missing})} views"
+        views = len({view.name for view in missing})
+        text = f"{format_size(needed)} for {images:,} images × {views} view{'s' if views > 1 else ''}"
         existing = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free = shutil.disk_usage(existing).free
         if needed > free:
@@ -310,7 +311,8 @@ def default_folder() -> Path:
 def _layers_hash(parts: NetworkParts) -> str:
     """Hash of everything that the frozen layers' results depend on; their tensors alone do not include strides."""
     assert parts.frozen is not None
-    identity = [parts.settings.backbone, parts.settings.finetune, parts.layout]
+    identity: list[Any] = [parts.settings.backbone, parts.settings.finetune, parts.layout]
+    identity += ["mirror"] if parts.settings.mirror else []
     digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16)
     for name, value in parts.frozen.state_dict().items():
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

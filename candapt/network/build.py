@@ -8,12 +8,23 @@ import torch
 from torch import nn
 
 from candapt.errors import UserError
-from candapt.network.backbones import SMALL_CNN, Depth, build_backbone, check_weights, input_settings, split
+from candapt.network.backbones import (
+    PAPER_BACKBONE,
+    SMALL_CNN,
+    Depth,
+    build_backbone,
+    check_weights,
+    default_backbone,
+    input_settings,
+    split,
+)
+from candapt.network.modules import Mirrored
 from candapt.network.network import Bottleneck, Network
+from candapt.network.packaged import full_name
 from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
-PAPER_BACKBONE = "resnet50.tv_in1k"  # with the weights of the paper's time; timm's plain `resnet50` has later ones
 SMALLEST = 8  # height and width that `small-cnn` can halve three times
+PHOTOGRAPH = (3, 224, 224)  # a shape of samples that are photographs
 MAX_WEIGHTS = 2**29  # weights of the layer over feature vectors: 2 GiB, and its training takes four times that
 
 
@@ -32,14 +43,25 @@ def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings
     backbone, finetune, head = settings.backbone, settings.finetune, settings.head
     if len(shape) == 1:
         backbone, finetune = "features", "head"
-    if backbone == "auto":
-        backbone = SMALL_CNN if shape[0] == 1 and max(shape) <= 64 else PAPER_BACKBONE
+    if backbone == "auto" and shape[0] == 1 and max(shape) <= 64:
+        backbone = SMALL_CNN
+    elif backbone == "auto":
+        backbone = default_backbone()[0] if settings.weights is None else PAPER_BACKBONE
     if finetune == "auto":
         finetune = "all" if backbone == SMALL_CNN or torch.cuda.is_available() else "head"
     if head == "auto":
         head = "linear" if finetune == "all" else "bottleneck"
     heads = settings.heads if head == "bottleneck" else 1
-    return replace(settings, backbone=backbone, finetune=finetune, head=head, heads=heads)
+    # A small CNN that starts at random has learned nothing of views, and dropout alone would not make up for it.
+    views = 0 if finetune == "head" and backbone != SMALL_CNN and len(shape) > 1 else 2
+    views = views if settings.views is None else settings.views
+    return replace(settings, backbone=full_name(backbone), finetune=finetune, head=head, heads=heads, views=views)
+
+
+def depends_on_machine(settings: NetworkSettings) -> NetworkSettings:
+    """The settings for photographs with those decided that another machine or another day would decide otherwise."""
+    decided = decide(settings, PHOTOGRAPH)
+    return replace(settings, backbone=decided.backbone, finetune=decided.finetune)
 
 
 def build_parts(
@@ -50,6 +72,11 @@ def build_parts(
     With the `layout` of a saved network no weights are loaded, since those of the saved one follow.
     """
     settings = decide(settings, shape)
+    if settings.mirror and (len(shape) == 1 or settings.finetune != "head"):
+        kind = "features have none" if len(shape) == 1 else f"network.finetune is {settings.finetune}"
+        raise UserError(
+            f"network.mirror is for a head over the features of a frozen backbone and of its mirror images, but {kind}."
+        )
     if len(shape) == 1:
         return NetworkParts(None, build_network(nn.Identity(), shape[0], num_classes, settings), settings, {})
     name, weights = settings.backbone, settings.weights
@@ -69,19 +96,20 @@ def build_parts(
         freeze_stem(backbone.model)
     network = build_network(trained, backbone.num_features, num_classes, settings, pretrained=pretrained)
     layout = {"bottleneck_stride": backbone.bottleneck_stride}
-    return NetworkParts(None if depth == "all" else frozen.eval().requires_grad_(False), network, settings, layout)
+    frozen = (Mirrored(frozen) if settings.mirror else frozen).eval().requires_grad_(False)
+    return NetworkParts(None if depth == "all" else frozen, network, settings, layout)
 
 
 def check_named_weights(settings: NetworkSettings) -> None:
     """Raise a `UserError` for a weights file that does not fit the backbone, before images are read."""
     if settings.weights is not None:
-        check_weights(decide(settings, (3, 224, 224)).backbone, settings.weights)
+        check_weights(decide(settings, PHOTOGRAPH).backbone, settings.weights)
 
 
 def expected_images(network: NetworkSettings, choice: ImageChoice) -> ImageSettings:
-    """How image files become the input of the backbone, unless the user chose otherwise."""
-    expects = input_settings(decide(network, (3, 224, 224)).backbone)
-    size = choice.size or expects.size
+    """How image files become the input of the backbone, unless the user chose otherwise; `auto` is its own size."""
+    expects = input_settings(decide(network, PHOTOGRAPH).backbone)
+    size = choice.size if isinstance(choice.size, int) else expects.size
     return ImageSettings.for_input(
         size, expects.mean, expects.std, resize=choice.resize, augmentation=choice.augmentation, shrink=choice.shrink
     )
@@ -114,6 +142,6 @@ def build_network(
 
 def freeze_stem(model: nn.Module) -> None:
     """Keep the stem of a ResNet as it is: the authors stop the gradient after `layer1`; its statistics still move."""
-    for name in ("conv1", "bn1", "layer1"):
+    for name in ("conv1", "bn1", "layer1") if hasattr(model, "layer1") else ():
         if hasattr(model, name):
             getattr(model, name).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Small networks: discriminators and classifiers with dropout for single methods, and a CNN for small gray images."""
+"""Small networks: discriminators, classifiers with dropout, a CNN for small gray images, mirrored views."""
 
 import math
 
@@ -134,3 +134,19 @@ class _Convolution(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """The convolution; the layers that follow keep the memory layout, and weights stay as they are stored."""
         return super().forward(input).contiguous(memory_format=torch.channels_last)
+
+
+class Mirrored(nn.Module):
+    """Features of an image and of its mirror image, each scaled to unit length, summed and scaled again.
+
+    What a backbone sees differently in the two is mostly noise to a classifier, and the sum has less of it.
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of unit length, (n, num_features), of images (n, c, h, w)."""
+        both = [F.normalize(self.backbone(view)) for view in (images, images.flip(-1))]
+        return F.normalize(both[0] + both[1])

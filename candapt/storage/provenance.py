@@ -150,8 +150,9 @@ def require_same(folder: Path, before: Mapping[str, Any] | None, now: Mapping[st
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed, each in a few words; the machine may differ."""
-    then, today = (flatten({name: part for name, part in each.items() if name != "machine"}) for each in (before, now))
+    """What changed, each in a few words; the machine may differ, and what was decided needs its reasons no more."""
+    free = ("machine", "reasons")
+    then, today = (flatten({name: part for name, part in each.items() if name not in free}) for each in (before, now))
     changes = []
     for name in sorted(then.keys() | today.keys()):
         old, new = then.get(name), today.get(name)

@@ -63,17 +63,21 @@ def _unchanged(batch: Any) -> Any:
 
 
 def make_fabric(training: TrainingSettings) -> "Fabric":
-    """A Fabric for these settings; a `UserError` if this machine lacks the device or the number format."""
+    """A Fabric for these settings; a `UserError` if this machine lacks the device or the number format.
+
+    A precision that is still `auto`, since nothing is trained yet, is single precision: see `decide_precision`.
+    """
     from lightning_fabric import Fabric  # takes a second to import, and `--help` needs none
 
+    precision = "32-true" if training.precision == "auto" else training.precision
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # an error below
-            fabric = Fabric(accelerator=training.accelerator, devices=1, precision=training.precision)
+            fabric = Fabric(accelerator=training.accelerator, devices=1, precision=precision)
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: use auto or cpu."
         ) from error
-    if training.precision == "16-mixed" and fabric.device.type == "cpu":
+    if precision == "16-mixed" and fabric.device.type == "cpu":
         raise UserError("training.precision is '16-mixed', which needs a GPU: use bf16-mixed or 32-true.")
     return fabric

@@ -62,7 +62,7 @@ class Training:
                 for callback in callbacks:
                     callback.on_round(self, record)
         self.is_over = True
-        if self.settings.training.precision != "32-true":
+        if self.settings.training.precision in ("bf16-mixed", "16-mixed"):
             self.outputs.forget()  # from here on outputs are in single precision, as those of the saved model will be
 
     @property

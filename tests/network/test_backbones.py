@@ -1,6 +1,8 @@
 """Backbones, their weights and where they can be cut."""
 
 import os
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from candapt.network.weights import read_weights
 from candapt.settings import ImageSettings
 
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2].parent / "shared"))
-FAMILIES = ["small-cnn", "resnet18", "convnext_atto", "vit_tiny_patch16_224"]
+FAMILIES = ["small-cnn", "resnet18", "convnext_atto", "tf_efficientnet_lite0", "vit_tiny_patch16_224"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -78,7 +80,7 @@ class TestSplit:
     def test_other_families_are_refused(self) -> None:
         backbone = build_backbone("mobilenetv3_small_050", pretrained=False)
         assert backbone(torch.rand(2, 3, 32, 32)).shape == (2, backbone.num_features)
-        with pytest.raises(UserError, match=r"mobilenetv3_small_050.*ResNets, ConvNeXts and ViTs"):
+        with pytest.raises(UserError, match=r"mobilenetv3_small_050.*ResNets, ConvNeXts, EfficientNets and ViTs"):
             split(backbone)
         with pytest.raises(UserError, match="'middle'"):
             split(backbone, "middle")  # type: ignore[arg-type]
@@ -128,11 +130,32 @@ class TestBuild:
             build_backbone(_untrained()[0])
 
     def test_the_probe_fails_fast_and_leaves_proxies_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("HF_HUB_OFFLINE")
         monkeypatch.setattr("urllib.request.getproxies", dict)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         assert not backbones._hub_answers()
         monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
         assert backbones._hub_answers()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert not backbones._hub_answers()
+
+    def test_the_probe_finds_a_host_that_answers(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            assert backbones._answers(*server.getsockname())
+
+    def test_the_probe_waits_for_no_name_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked, answered = threading.Event(), threading.Event()
+
+        def hangs(*_: object) -> None:
+            asked.set()
+            answered.wait(60)
+            raise OSError
+
+        monkeypatch.setattr(backbones, "PROBE_SECONDS", 0.01)
+        monkeypatch.setattr("socket.create_connection", hangs)
+        assert not backbones._answers("no-name-server.test", 443)
+        assert asked.wait(60)
+        answered.set()
 
 
 def _untrained() -> list[str]:

@@ -124,3 +124,19 @@ class TestTraining:
         assert abs(float(dropped.mean()) - 1) < 0.01
         assert not drop_out(torch.ones(5), 1.0).any()
         assert drop_out(torch.ones(5), 0.0).eq(1).all()
+
+
+def test_gradients_in_mixed_precision(network: Network) -> None:
+    x = torch.randn(20, INPUTS, requires_grad=True)
+    gradients = []
+    for enabled in (False, True):
+        torch.manual_seed(0)
+        network.train().zero_grad()
+        x.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = network.each([(x, Side.SOURCE)])[0].logits.float().square().mean()
+        loss.backward()
+        gradients.append([parameter.grad for parameter in (x, *network.parameters()) if parameter.grad is not None])
+    for exact, rounded in zip(*gradients, strict=True):
+        assert rounded.dtype == torch.float32
+        assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.99

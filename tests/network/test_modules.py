@@ -1,4 +1,4 @@
-"""Discriminators, heads and the small CNN: against one layer a group, by hand, and against torch's own pooling."""
+"""Discriminators, heads, the small CNN and mirrored views, against plain ways to compute the same."""
 
 import copy
 
@@ -12,6 +12,7 @@ from candapt.network.modules import (
     DomainDiscriminator,
     GroupedLinear,
     HeadPair,
+    Mirrored,
     SmallCNN,
     _quarters,
     dropout_head,
@@ -97,3 +98,23 @@ def test_how_maps_lie_in_memory_changes_nothing_but_the_time() -> None:
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         assert one.is_contiguous(), name  # as it is stored
         torch.testing.assert_close(one.grad, other.grad)
+
+
+class TestMirrored:
+    @torch.no_grad()
+    def test_it_is_the_sum_of_the_unit_features_of_both_images(self) -> None:
+        torch.manual_seed(0)
+        backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        images = torch.rand(4, 3, 9, 9)
+        made = Mirrored(backbone)(images)
+        for image, row in zip(images, made, strict=True):
+            seen, mirrored = (backbone(each[None])[0] for each in (image, image.flip(2)))
+            total = seen / seen.norm() + mirrored / mirrored.norm()
+            torch.testing.assert_close(row, total / total.norm())
+
+    @torch.no_grad()
+    def test_an_image_and_its_mirror_image_are_alike(self) -> None:
+        torch.manual_seed(0)
+        model = Mirrored(build_backbone("resnet18", pretrained=False).eval())
+        images = torch.rand(2, 3, 40, 40)
+        torch.testing.assert_close(model(images), model(images.flip(-1)))

@@ -13,6 +13,7 @@ from torch import nn
 from candapt.data.domains import Side
 from candapt.errors import UserError
 from candapt.methods import METHODS
+from candapt.network import backbones
 from candapt.network.backbones import build_backbone
 from candapt.network.batchnorm import DomainBatchNorm, select_side
 from candapt.network.build import build_network, build_parts, decide, freeze_stem
@@ -129,7 +130,14 @@ class TestDecisions:
             ((3, 224, 224), "resnet101", ("resnet101", None)),
         ],
     )
-    def test_auto(self, shape: tuple[int, ...], backbone: str, expected: tuple[str, str | None]) -> None:
+    def test_auto(
+        self,
+        shape: tuple[int, ...],
+        backbone: str,
+        expected: tuple[str, str | None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(backbones, "_can_be_had", lambda name: True)
         decided = decide(NetworkSettings(backbone=backbone), shape)
         by_device = "all" if torch.cuda.is_available() else "head"
         assert (decided.backbone, decided.finetune) == (expected[0], expected[1] or by_device)
