@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--lite", type=Path, nargs=2, metavar=("PLAIN", "LARGER"))
     lite = parser.parse_args().lite
     files = {"resnet50": PAIR} | ({"efficientnet-lite0": tuple(lite)} if lite else {})
-    sources = [choice(backbone, *pair, name) for backbone, pair in files.items() for name in DOMAINS]
+    sources = [choice(backbone, pair[0], pair[1], name) for backbone, pair in files.items() for name in DOMAINS]
     record("view_choice", {"sources": sources, "larger": sum(each["larger"] for each in sources)})
 
 
@@ -34,8 +34,8 @@ def choice(backbone: str, plain: Path, larger: Path, name: str) -> dict[str, Any
     with np.load(plain, allow_pickle=False) as first, np.load(larger, allow_pickle=False) as second:
         labels = torch.from_numpy(first[f"{name}_y"].astype(np.int64))
         rows = sample_rows(labels)
-        features = [torch.from_numpy(file[f"{name}_x"]).float()[rows] for file in (first, second)]
-    made = compare(*features, labels[rows])
+        before, after = (torch.from_numpy(file[f"{name}_x"]).float()[rows] for file in (first, second))
+    made = compare(before, after, labels[rows])
     return {
         "backbone": backbone,
         "source": name,

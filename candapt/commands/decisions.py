@@ -91,7 +91,7 @@ def as_recorded(
 ) -> tuple[Settings, ImageChoice]:
     """What is still to be decided, as a run that is resumed has decided it, by flag name; the rest as it is."""
     known = {name: value for name, value in (recorded or {}).items() if value is not None}
-    changes = {
+    changes: dict[str, Any] = {
         name: known[name]
         for name in ("network.backbone", "network.finetune", "training.precision")
         if settings.value(name) == AUTO and name in known

@@ -71,8 +71,8 @@ def choose_views(
     if len(rows) < FEWEST:
         sentence = f"Views: {first.name}; the source has too few images to compare them with {second.name}."
         return ViewChoice(first, sentence, {"compared": 0})
-    features = (_features(source, rows, each, network, cache, device, progress) for each in pair)
-    made = compare(*features, source.labels[rows])
+    before, after = (_features(source, rows, each, network, cache, device, progress) for each in pair)
+    made = compare(before, after, source.labels[rows])
     chosen = second if made.gain > SURE * made.error else first
     figures = {"compared": len(rows), "candidates": [each.name for each in pair], **asdict(made)}
     return ViewChoice(chosen, _sentence(pair, chosen, made, len(rows)), figures)
@@ -101,7 +101,7 @@ class Comparison:
 
 def compare(first: Tensor, second: Tensor, labels: Tensor) -> Comparison:
     """Compare two kinds of features of the same samples, shapes (n, d) and (n, e), by their labels, shape (n,)."""
-    labels = labels.unique(return_inverse=True)[1]
+    labels = torch.unique(labels, return_inverse=True)[1]
     before, after = held_out(first, labels), held_out(second, labels)
     gains = (after - before).gather(1, labels[:, None])
     right = tuple(float((scores.argmax(1) == labels).float().mean()) for scores in (before, after))

@@ -289,8 +289,8 @@ class ActivationCache:
             return ""
         needed = sum(view.missing * view.row_size for view in missing)
         images = sum({view.entry: len(view.samples) for view in missing}.values())
-        views = len({view.name for view in missing})
-        text = f"{format_size(needed)} for {images:,} images × {views} view{'s' if views > 1 else ''}"
+        kinds = len({view.name for view in missing})
+        text = f"{format_size(needed)} for {images:,} images × {kinds} view{'s' if kinds > 1 else ''}"
         existing = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free = shutil.disk_usage(existing).free
         if needed > free:

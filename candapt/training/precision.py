@@ -26,7 +26,7 @@ def decide_precision(training: TrainingSettings, network: NetworkSettings) -> Tr
 def _has_bf16(accelerator: Literal["auto", "cpu", "cuda", "mps"]) -> bool:
     """Whether the device has instructions for bfloat16."""
     if accelerator in ("auto", "cuda") and torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if accelerator == "mps" or (accelerator == "auto" and torch.backends.mps.is_available()):
         return False
     return processor_has_bf16()
