@@ -39,7 +39,7 @@ class TargetParts:
 
 
 def target_parts(run: Run, thumbnails: Mapping[Side, Thumbnails]) -> TargetParts:
-    """Everything that the partial `targets.html` shows."""
+    """Everything that the page shows of it."""
     groups, share = unknown_groups(run), run.section("unknown").get("share")
     names = [sample.name for group in groups for sample in group.samples]
     return TargetParts(

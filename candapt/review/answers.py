@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from candapt.errors import UserError
+from candapt.model import UNKNOWN
 from candapt.review.sampling import STRATIFY, Stratify
 from candapt.storage.files import open_table, write_atomically, writing
 from candapt.storage.folders import locked, require_no_links
@@ -48,7 +49,9 @@ class Answer:
         """Whether the prediction is right; None if the answer does not tell."""
         if self.answer in ("unsure", "undone"):
             return None
-        if self.label is not None or self.answer == "other":
+        if self.answer == "other":
+            return prediction == UNKNOWN
+        if self.label is not None:
             return self.label == prediction
         return False if self.prediction == prediction else None
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from candapt.data.domains import Side
-from candapt.report.run_data import Prediction, Run
+from candapt.report.run_data import Prediction, Run, read_run
+from candapt.report.run_page import run_page
 from candapt.report.targets import GROUPS, MEMBERS, target_parts
 from candapt.report.thumbnails import thumbnails_of
 
@@ -62,3 +63,16 @@ def test_few_groups_are_shown_and_only_of_samples_that_there_are(run: Run) -> No
         replace(run, summary={"unknown": {"groups": groups[-1:]}}), {Side.TARGET: thumbnails_of(run)[Side.TARGET]}
     )
     assert not none.groups
+
+
+def test_where_the_page_shows_them(run: Run, image_run: Path) -> None:
+    """Unknown objects are to be checked by hand; proportions stand with the classes, methods with the training."""
+    whole = read_run(image_run)
+    summary = {**run.summary, "unknown": {"share": 0.43, "groups": [[each.name for each in whole.predictions[:5]]]}}
+    text = run_page(replace(whole, summary=whole.summary | summary))
+    places = [
+        text.index(each) for each in ('id="check"', "Suspected unknown objects", "5 samples resemble", 'id="map"')
+    ]
+    places += [text.index(each) for each in ('id="classes"', "estimated without its labels", 'id="gallery"')]
+    places += [text.index(each) for each in ('id="course"', "Methods that were tried", 'id="settings"')]
+    assert places == sorted(places)

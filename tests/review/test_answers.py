@@ -129,6 +129,7 @@ class TestCurrent:
             (replace(WRONG, label=None), "cat", False),
             (replace(WRONG, label=None), "dog", None),
             (OTHER, "dog", False),
+            (OTHER, "unknown", True),  # what `--unknown label` calls it
             (UNSURE, "cat", None),
         ],
     )
