@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from candapt.commands.adapt import adapt_parser, execute
 from candapt.commands.predict import model_reading
@@ -14,6 +14,9 @@ from candapt.data.memory import domain_of
 from candapt.errors import UserError
 from candapt.model import Model, PredictionRow, load
 from candapt.storage.safe_reading import MAX_TABLE, check_file, contained, read_json, read_yaml, shortened
+
+if TYPE_CHECKING:
+    from candapt.export.exporting import Exported, Format, Quantization
 
 Content = TypeVar("Content")
 
@@ -112,6 +115,30 @@ class Run:
         with model_reading(model, strict=strict) as reading:
             domain = domain_of(samples, reading)
         return model.predict(domain).rows(model.classes, name_unknown=model.names_unknown)
+
+    def export(
+        self,
+        out: str | PathLike[str],
+        *,
+        format: "Format" = "onnx",
+        quantize: "Quantization | None" = None,
+        target: str | PathLike[str] | None = None,
+        quiet: bool = False,
+    ) -> "Exported":
+        """Write the target-ready network as one file, as `candapt export` does, once it was compared with PyTorch.
+
+        Args:
+            out: new file, ending in `.onnx` or, for a program of `torch.export`, in `.pt2`.
+            format: of the file, `onnx` or `torch`.
+            quantize: `int8` for layers of eight-bit numbers.
+            target: where samples of the target are, to compare with; by default where the run found them.
+            quiet: show no log.
+        """
+        from candapt.export.exporting import export_run
+
+        with shown_log(quiet=quiet):
+            where = None if target is None else Path(target)
+            return export_run(self.path, Path(out), format=format, quantize=quantize, target=where)
 
     def _read(self, name: str, reader: Callable[[Path], Content]) -> Content:
         """A file of the folder, which may come from a stranger."""

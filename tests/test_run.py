@@ -198,6 +198,17 @@ def test_images(tmp_path: Path) -> None:
         run.predict([some[0], tmp_path / "broken.png"])
 
 
+def test_export(finished: Run, toy: Toy, tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    exported = finished.export(out, quiet=True)
+    assert exported.path == out
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (labels,) = onnxruntime.InferenceSession(out).run(["label"], {"input": toy.target_x})
+    assert [finished.model.classes[label] for label in labels] == [row.label for row in finished.predictions]
+    with pytest.raises(UserError, match="ends in"):
+        finished.export(tmp_path / "model.zip")
+
+
 def test_a_method_by_itself(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `--method auto` does; without a folder it makes one."""
     monkeypatch.chdir(tmp_path)
