@@ -41,7 +41,7 @@ format: $(READY)
 hooks: $(READY)
 	$(BIN)/pre-commit install
 
-# Measures again what takes minutes: the loss, start-up, the demonstration and, with the data sets, features, embed,
+# Measures again what takes minutes: the loss, start-up, the demonstration, serving and, with the data sets, features, embed,
 # report and export. Then writes all tables. The suites take hours: `python -m benchmarks.suites`.
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.losses
@@ -51,6 +51,7 @@ benchmark: $(READY)
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.embed; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.report; fi
 	if test -d "$${CANDAPT_SHARED:-../shared}"; then $(BIN)/python -m benchmarks.export; fi
+	$(BIN)/python -m benchmarks.serve
 	$(BIN)/python -m benchmarks.tables
 
 # Trains one random cell of every recorded table again and compares.

@@ -1,17 +1,23 @@
 """Take the pictures of README and docs from the pages of a run: `python -m benchmarks.pictures RUN`.
 
-RUN is demo/can after `make demo`. Its report is photographed as it is, and a review of it after 50 answers, which the
-true labels of the digits give, in a copy of the run. Needs Debian's chromium, or a browser that `--browser` names.
+RUN is demo/can after `make demo`. Its report is photographed as it is, a review of it after 50 answers, which the true
+labels of the digits give, in a copy of the run, and the page of `candapt serve` with some digits dropped on it. Needs
+Debian's chromium, or a browser that `--browser` names.
 """
 
 import argparse
+import io
 import shutil
 import subprocess
 import tempfile
 import threading
 from pathlib import Path
 
-from candapt.data.digits import handwritten_digits
+import numpy as np
+from PIL import Image
+
+from benchmarks.serve import serving
+from candapt.data.digits import enlarge, handwritten_digits
 from candapt.data.domains import Side
 from candapt.report.run_data import read_run
 from candapt.report.thumbnails import thumbnails_of
@@ -20,7 +26,8 @@ from candapt.review.server import ReviewServer
 from candapt.review.session import Plan, Session
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-REPORT, REVIEW = (1280, 1180), (1280, 820)  # width and height
+REPORT, REVIEW, SERVE = (1280, 1180), (1280, 820), (1280, 915)  # width and height
+DROPPED = (1000, 1001)  # rows of the digits that are dropped on the page
 
 
 def photograph(browser: str, address: str, name: str, size: tuple[int, int]) -> None:
@@ -56,6 +63,28 @@ def reviewed(folder: Path) -> Session:
     return session
 
 
+def photograph_served(browser: str, run: Path) -> None:
+    """Write `docs/pictures/serve.png`: the page of a server with some handwritten digits on it."""
+    from playwright.sync_api import sync_playwright
+
+    digits = enlarge(handwritten_digits()[0])[list(DROPPED)]
+    files = []
+    for row, digit in zip(DROPPED, digits, strict=True):
+        buffer = io.BytesIO()
+        image = Image.fromarray(np.round(digit / digit.max() * 255).astype(np.uint8).reshape(digit.shape[-2:]))
+        image.resize((160, 160), Image.Resampling.NEAREST).save(buffer, "PNG")
+        files.append({"name": f"digit {row}.png", "mimeType": "image/png", "buffer": buffer.getvalue()})
+    with serving(run) as (address, _), sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=shutil.which(browser) or browser, args=["--no-sandbox"])
+        page = opened.new_page(viewport={"width": SERVE[0], "height": SERVE[1]})
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        page.set_input_files("#files", files)  # type: ignore[arg-type]  # as playwright's documentation has it
+        page.locator(".result[data-done=predicted]").nth(len(files) - 1).wait_for()
+        page.screenshot(path=PICTURES / "serve.png")
+        opened.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
@@ -69,6 +98,7 @@ def main() -> None:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             photograph(options.browser, server.address, "review", REVIEW)
             server.shutdown()
+    photograph_served(options.browser, options.run)
 
 
 if __name__ == "__main__":
