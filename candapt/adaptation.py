@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from candapt.data.domains import LabeledDomain, Side, Task
+from candapt.data.domains import Side, Task
 from candapt.errors import UserError
 from candapt.evaluation.scores import Choice, check_selection, import_libraries
 from candapt.methods import METHODS
@@ -146,7 +146,7 @@ def prepare(
     parts.frozen.to(fabric.device)
     source, target = cache.through(parts, task.source, task.target, progress=progress)
     parts.frozen.cpu()
-    return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
+    return replace(task, source=replace(task.source, samples=source.samples), target=target)
 
 
 def check_task(task: Task) -> None:

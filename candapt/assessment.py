@@ -101,7 +101,8 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
     confidence, means = untouched.confidence(result.predictions.probabilities)
     facts = None if baseline is None else compare(result, baseline, confidence)
     findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
-    estimate = estimate_accuracy(confidence, untouched.kind, doubtful=bool(findings or notes))
+    others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
+    estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
     calibrator = calibrator_for(result, untouched, confidence, means)
     return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes)
 

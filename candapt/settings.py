@@ -135,6 +135,8 @@ class TrainingSettings:
     """Use Nesterov momentum."""
     weight_decay: float = setting(5e-4, low=0, high=1e6)
     """Weight decay on all trained parameters."""
+    known_weight: float = setting(1.0, low=0, high=1e6)
+    """Weight of the cross-entropy on target samples whose labels are known, beside that on the source."""
     schedule: Literal["progress", "iteration", "constant"] = "progress"
     """Decay with the share of the training done (the paper), with the iteration (the authors' code), or not at all."""
     slope: float = 10.0

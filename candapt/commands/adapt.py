@@ -18,6 +18,7 @@ from candapt.commands.training import Inputs, TrainingOptions, parse_training, r
 from candapt.console import log_to, recorded_log
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
+from candapt.data.known_labels import write_known_labels
 from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
 from candapt.settings import Settings, setting
@@ -124,6 +125,8 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     settings, task, truth = options.settings, inputs.task, inputs.truth
     inventory = describe_data(task, *inputs.checks)
     write_left_out(folder.path, inputs.left_out)
+    if task.known is not None:
+        write_known_labels(folder.path, task.known, task.target, task.source.classes)
     for sentence in (*sentences(task, inventory), *_describe_network(options, inputs)):
         log.info("%s", sentence)
     mapper = _mapper(folder.path, options)

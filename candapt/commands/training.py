@@ -31,6 +31,7 @@ from candapt.data.inputs import (
     read_target_labels,
     reader_of,
 )
+from candapt.data.known_labels import read_known_labels
 from candapt.errors import UserError, known_name
 from candapt.evaluation.scores import SCORES, check_selection
 from candapt.methods import METHODS
@@ -58,6 +59,9 @@ class TrainingOptions:
     images: ImageChoice = field(default_factory=ImageChoice)
     target_labels: Path | None = None
     """CSV file (path,label) or .npz file (y) with true labels, for figures marked oracle only."""
+    known_labels: Path | None = None
+    """CSV file (path,label) with labels of target samples that you know; they steer the training and count in no
+    accuracy of the run."""
     strict: bool = switch()
     """Stop at files that do not decode, classes without an image and unknown classes, rather than leave them out."""
     baseline: bool = True
@@ -70,7 +74,7 @@ class TrainingOptions:
 
     def describe(self) -> dict[str, Any]:
         """The content of `config.yaml`."""
-        paths = {"source": self.source, "target": self.target, "target_labels": self.target_labels}
+        paths = {name: getattr(self, name) for name in ("source", "target", "target_labels", "known_labels")}
         return {
             **{name: str(path.absolute()) if path else None for name, path in paths.items()},
             "strict": self.strict,
@@ -208,11 +212,24 @@ class Inputs:
             "source": domain_digest(self.task.source, self.checks[0]),
             "target": domain_digest(self.task.target, self.checks[1]),
             "target_labels": None if self.truth is None else digest({"labels": self.truth}),
+            "known_labels": None if self.task.known is None else digest(vars(self.task.known)),
         }
         weights = {f"network.{name}": value for name, value in self.parts.network.state_dict().items()}
         if self.parts.frozen is not None:
             weights |= {f"frozen.{name}": value for name, value in self.parts.frozen.state_dict().items()}
         return provenance_of(settings, digests, digest(weights))
+
+
+def read_truth(options: TrainingOptions, task: Task) -> Tensor | None:
+    """True labels of the target for the oracle, if they are given; -1 for samples whose known labels steer."""
+    if options.target_labels is None:
+        return None
+    truth = read_target_labels(options.target_labels, task.target, task.source.classes, strict=options.strict)
+    if task.known is not None:
+        truth[task.known.rows] = -1
+        if (truth < 0).all():
+            raise UserError("--known-labels has every sample of --target-labels: none is left to measure on.")
+    return truth
 
 
 def read_inputs(options: TrainingOptions) -> Inputs:
@@ -226,11 +243,10 @@ def read_inputs(options: TrainingOptions) -> Inputs:
         reading = Reading(views, os.cpu_count() or 1, options.strict, count)
         source, source_check = read_labeled_domain(options.source, reading)
         target, target_check = read_domain(options.target, reading)
-    task = Task(source, target)
+    known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
+    task = Task(source, target, known)
     check_task(task)
-    truth = None
-    if options.target_labels:
-        truth = read_target_labels(options.target_labels, target, source.classes, strict=options.strict)
+    truth = read_truth(options, task)
     parts = initial_parts(task, options.settings)
     cache = ActivationCache(options.cache)
     cache.require_room(parts, task.source, task.target)

@@ -104,16 +104,35 @@ class LabeledDomain(Domain):
 
 
 @dataclass(frozen=True, eq=False)
+class KnownLabels:
+    """Labels of some target samples that the user gave in order that they steer the training."""
+
+    rows: Tensor  # their places in the target, ascending, shape (k,)
+    labels: Tensor  # shape (k,)
+
+    def spread(self, size: int) -> Tensor:
+        """The label of each of `size` target samples, shape (size,); -1 where it is not known."""
+        return torch.full((size,), -1).index_copy(0, self.rows, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
-    """A labeled source and an unlabeled target. There is no place for target labels."""
+    """A labeled source and an unlabeled target. Other target labels than those given to steer have no place here."""
 
     source: LabeledDomain
     target: Domain
+    known: KnownLabels | None = None
 
     @property
     def num_classes(self) -> int:
         """Number of classes of the source."""
         return len(self.source.classes)
+
+    @property
+    def target_labels(self) -> Tensor:
+        """The known label of each target sample, shape (n,); -1 where there is none."""
+        size = self.target.size
+        return torch.full((size,), -1) if self.known is None else self.known.spread(size)
 
     def domain(self, side: Side) -> Domain:
         """The domain of that side."""

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from candapt.data.decoding import ImageCheck
-from candapt.data.domains import Domain, LabeledDomain, Task
+from candapt.data.domains import Domain, KnownLabels, LabeledDomain, Task
 
 UNBALANCED = 10  # classes are reported as unbalanced if the largest has this many times the images of the smallest
 EXAMPLES = 3  # pairs of equal images that are listed rather than only counted
@@ -14,6 +14,8 @@ def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | No
     """The inventory in plain values for `summary.json`; a check is None for a domain without image files."""
     inventory: dict[str, Any] = {"source": task.source.size, "target": task.target.size}
     inventory["source_classes"] = _class_counts(task.source)
+    if task.known is not None:
+        inventory["known_labels"] = _known_labels(task, task.known)
     if source is not None:
         inventory["source_images"] = describe_images(source, task.source)
     if target is not None:
@@ -23,6 +25,13 @@ def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | No
         inventory["in_both"] = len({path for _, path in twins})
         inventory["in_both_examples"] = [[str(path) for path in pair] for pair in twins[:EXAMPLES]]
     return inventory
+
+
+def _known_labels(task: Task, known: KnownLabels) -> list[list[str]]:
+    """Name and class of each target sample whose label steers the training."""
+    names, classes = task.target.names, task.source.classes
+    pairs = zip(known.rows.tolist(), known.labels.tolist(), strict=True)
+    return [[names[row], classes[label]] for row, label in pairs]
 
 
 def describe_images(check: ImageCheck, domain: Domain | None = None) -> dict[str, Any]:
@@ -55,6 +64,12 @@ def sentences(task: Task, inventory: dict[str, Any]) -> list[str]:
         f"Source: {task.source.size} samples of {task.num_classes} classes; "
         f"target: {task.target.size} samples without labels."
     ]
+    if known := inventory.get("known_labels"):
+        classes = len({label for _, label in known})
+        lines.append(
+            f"Known labels of {len(known)} target samples, of {classes} classes, steer the training; no accuracy of "
+            "this run counts these samples."
+        )
     for side in ("source", "target"):
         if images := inventory.get(f"{side}_images"):
             lines.append(f"{side.capitalize()} images: {_details(images)}.")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
@@ -14,6 +14,9 @@ from candapt.data.sampling import random_batches
 from candapt.evaluation.reference import View
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
+
+KNOWN = "known"  # the part of a batch that holds target samples with known labels, and its loss
+ANCHOR_PULL = 1.0  # weight of known target samples in a class's first center, beside all of its source samples
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,21 @@ class Round:
                 draw[side.name.lower()] = Part(side, indices, labels[indices])
         return draws
 
+    def class_centers(self, *, unit: bool = True) -> Tensor:
+        """Centers of the source's classes, shape (classes, d), drawn to known target samples of a class if any are."""
+        labels, classes = self.task.source.labels, self.task.num_classes
+        centers = class_centers(self.embed(Side.SOURCE).features, labels, classes, unit=unit)
+        if self.task.known is None:
+            return centers
+        known = self.task.known
+        anchors = class_centers(self.embed(Side.TARGET).features[known.rows], known.labels, classes)
+        return normalize(centers) + ANCHOR_PULL * normalize(anchors)
+
+    @property
+    def anchors(self) -> Tensor | None:
+        """The known label of each target sample, shape (n,), -1 where there is none; None without any."""
+        return None if self.task.known is None else self.task.target_labels
+
     @property
     def epoch(self) -> int:
         """Batches that it takes to see the larger domain once."""
@@ -90,12 +108,19 @@ class Method(nn.Module):
     reference: ClassVar[str] = ""  # the paper that it comes from
     phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
     settles: bool = True  # whether training may stop early, once labels and centers no longer change
+    known_weight: float = 1.0  # of the cross-entropy on known target labels
     head_is_adapted: bool = False  # whether its head was adapted before the layers below: then nothing needs to warm up
 
     def __init__(self, network: Network, settings: Any) -> None:
         super().__init__()
         self.network = network
         self.settings = settings
+        self.register_forward_hook(_with_known_loss)  # a hook, so that it joins the losses of every method
+
+    @property
+    def learner(self) -> Network:
+        """The network that learns; where a teacher predicts, that is another one."""
+        return self.network
 
     @property
     def uses_view(self) -> bool:
@@ -112,8 +137,8 @@ class Method(nn.Module):
 
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
-        centers = class_centers(round.embed(Side.SOURCE).features, round.task.source.labels, round.task.num_classes)
-        return spherical_kmeans(round.embed(Side.TARGET).features, centers)
+        features = round.embed(Side.TARGET).features
+        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors)
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""
@@ -156,3 +181,14 @@ class Method(nn.Module):
 def mean_cross_entropy(heads: Sequence[Outputs], labels: Tensor) -> Tensor:
     """Cross-entropy of each head's logits, averaged over the heads: each learns by itself."""
     return torch.stack([cross_entropy(each.logits, labels) for each in heads]).mean()
+
+
+def _with_known_loss(method: nn.Module, arguments: tuple[Any, ...], losses: Losses) -> Losses:
+    """The losses of a method and, where it classifies the source, the cross-entropy on known target labels."""
+    assert isinstance(method, Method)
+    part = arguments[0].get(KNOWN)
+    if part is None or "classification" not in losses:
+        return losses
+    heads = method.learner.each_head([(part.x, method.normalizes_as(part.side))])[0]
+    known = torch.stack([cross_entropy(each.logits, part.labels, ignore_index=-1) for each in heads]).mean()
+    return {**losses, KNOWN: method.known_weight * known}

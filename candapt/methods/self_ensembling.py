@@ -62,6 +62,11 @@ class SelfEnsembling(Method):
         super().__init__(copy.deepcopy(student).requires_grad_(False), settings)
         self.student = student
 
+    @property
+    def learner(self) -> Network:
+        """The student."""
+        return self.student
+
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random batches; the target's is read twice, each time as another view."""
         return [{**draw, "target_again": draw["target"]} for draw in super().draws(round, clusters)]

@@ -66,6 +66,7 @@ def tables(run: Run) -> dict[str, Table | None]:
     settings = [(key, shown_setting(value)) for key, value in flatten(run.config).items()]
     return {
         "coverage": coverage_table(run),
+        "known": known_table(run),
         "rounds": rounds_table(run),
         "classes": class_table(run),
         "mistakes": mistakes_table(run),
@@ -73,6 +74,14 @@ def tables(run: Run) -> dict[str, Table | None]:
         "settings": Table("Settings", ("setting", "value"), settings),
         "versions": Table("Versions", ("package", "version"), [*(run.summary.get("versions") or {}).items()]),
     }
+
+
+def known_table(run: Run) -> Table | None:
+    """The target samples whose labels the user gave to steer the training."""
+    pairs = run.section("data").get("known_labels")
+    if not isinstance(pairs, list) or not pairs:
+        return None
+    return Table("Known labels", ("sample", "class"), [(str(name), str(label)) for name, label in pairs])
 
 
 def chosen_samples(predictions: Sequence[Prediction]) -> tuple[dict[str, list[Prediction]], list[Prediction]]:

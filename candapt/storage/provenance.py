@@ -35,6 +35,7 @@ _DIGESTS = {
     "data.source": "the data of the source",
     "data.target": "the data of the target",
     "data.target_labels": "the labels for the oracle",
+    "data.known_labels": "the known labels",
     "weights": "the weights that the network starts from",
 }  # what each digest is of
 

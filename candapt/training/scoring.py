@@ -1,6 +1,7 @@
 """Label-free scores of every round, on a sample of each domain if the domains are large, and when to stop."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +40,7 @@ def hold_out(task: Task, share: float, seed: int) -> tuple[Task, LabeledDomain |
     if not held.any():
         return task, None
     trained, aside = (part_of(task.source, rows.nonzero().flatten()) for rows in (~held, held))
-    return Task(trained, task.target), aside
+    return replace(task, source=trained), aside
 
 
 class Scorer:
