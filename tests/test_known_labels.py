@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from candapt.commands.main import main
@@ -61,3 +62,39 @@ def test_resuming_with_other_known_labels_is_refused(
     known.write_text("\n".join(known.read_text().splitlines()[:-1]) + "\n")
     assert main(["adapt", "--out", str(out), "--resume"]) == 2
     assert "the known labels changed" in capsys.readouterr().err
+
+
+class TestSuggest:
+    def test_a_list_to_fill_in_leads_to_the_next_run(
+        self, files: Path, known: Path, toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        quick = ["--report", "false", "--baseline", "false"]
+        assert main([*words(files, tmp_path / "run", known), *quick]) == 0
+        listed = tmp_path / "suggested.csv"
+        assert main(["suggest", str(tmp_path / "run"), "--number", "6", "--out", str(listed)]) == 0
+        head, *lines = listed.read_text().splitlines()
+        assert head == "path,label,prediction,confidence"
+        rows = [int(line.split(",")[0]) for line in lines]
+        assert len(set(rows)) == 6
+        assert not set(rows) & set(range(8))  # their labels are known already
+        capsys.readouterr()
+        assert main(["suggest", str(tmp_path / "run"), "--number", "6"]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == lines
+        listed.write_text("\n".join([head, *(f"{row},{toy.target_y[row]},," for row in rows)]))
+        assert main([*words(files, tmp_path / "next", listed), *quick]) == 0
+
+    @pytest.mark.parametrize("problem", ["number", "run", "target"])
+    def test_what_does_not_fit_is_one_sentence(
+        self, files: Path, known: Path, tmp_path: Path, problem: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "run"
+        if problem != "run":
+            assert main([*words(files, out, known), "--report", "false", "--baseline", "false"]) == 0
+        more = {"number": ["--number", "0"], "run": [], "target": ["--target", str(tmp_path / "few.npz")]}[problem]
+        np.savez(tmp_path / "few.npz", x=np.zeros((5, 24), dtype=np.float32))
+        capsys.readouterr()
+        assert main(["suggest", str(out), *more]) == 2
+        expected = {"number": "at least 1", "run": "holds no finished run", "target": "no longer has '5' and 114 more"}
+        printed = capsys.readouterr().err
+        assert expected[problem] in printed
+        assert printed.count("\n") == 1

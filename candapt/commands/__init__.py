@@ -8,6 +8,7 @@ COMMANDS = {
     "adapt": "Train on a labeled source and an unlabeled target; write model and predictions to a run folder.",
     "predict": "Predict new images or features with the model of a run.",
     "evaluate": "Measure the model of a run on labeled data.",
+    "suggest": "List the target samples of a run whose labels would help most, to label them for --known-labels.",
     "report": "Rebuild the page of a run, or make one page that compares several runs.",
     "tune": "Search the settings that a label-free score prefers; write them to a config.yaml for adapt.",
     "embed": "Write the features of a frozen backbone to an .npz file, to adapt later without the images.",

@@ -10,7 +10,7 @@ import torch
 from candapt.data.domains import Domain, KnownLabels
 from candapt.errors import UserError, nearest_name
 from candapt.storage.files import open_table, write_atomically
-from candapt.storage.safe_reading import MAX_TABLE, check_file, shortened
+from candapt.storage.safe_reading import MAX_TABLE, check_file, contained, shortened
 
 KNOWN_LABELS = "known_labels.csv"  # the copy in a run folder
 CONTENT = "content"  # its column with a digest of each sample, by which other files can be told to hold the same one
@@ -74,15 +74,30 @@ def write_known_labels(folder: Path, known: KnownLabels, target: Domain, classes
             writer.writerow([target.names[row], classes[label], content])
 
 
+def known_names(run: Path) -> set[str]:
+    """Names of the target samples whose labels steered a run, as in its `predictions.csv`."""
+    return {row.get("path") or "" for row in _stored_lines(run)}
+
+
 def known_rows(run: Path, domain: Domain) -> list[int]:
     """Rows of a domain with the content of a sample whose label steered a run: no accuracy of that run counts them."""
-    path = run / KNOWN_LABELS
-    if not path.is_file():
+    known = {row.get(CONTENT) for row in _stored_lines(run)}
+    if not known:
         return []
-    check_file(path, MAX_TABLE)
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        known = {row.get(CONTENT) for row in csv.DictReader(file)}
     return [row for row, content in enumerate(sample_digests(domain, range(domain.size))) if content in known]
+
+
+def _stored_lines(run: Path) -> list[dict[str, str]]:
+    """The lines of a run's own list of known labels; none if it has no such list."""
+    path = run / KNOWN_LABELS
+    if not path.exists():
+        return []
+    try:
+        check_file(contained(run, KNOWN_LABELS), MAX_TABLE)
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            return list(csv.DictReader(file))
+    except (OSError, csv.Error, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read ({shortened(str(error))}): the run is damaged.") from None
 
 
 def sample_digests(domain: Domain, rows: Sequence[int]) -> list[str]:
