@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from candapt.data.domains import Side, Task
+from candapt.data.joining import separate_domains, with_samples
 from candapt.errors import UserError
 from candapt.evaluation.scores import Choice, check_selection, import_libraries
 from candapt.methods import METHODS
@@ -126,7 +127,9 @@ def initial_parts(task: Task, settings: Settings) -> NetworkParts:
     """The network before training, a function of the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "network"))
-        return build_parts(settings.network, tuple(task.source.samples.shape), task.num_classes)
+        parts = build_parts(settings.network, tuple(task.source.samples.shape), task.num_classes)
+    parts.network.add_sources(task.source.count)
+    return parts
 
 
 def build_method(parts: NetworkParts, settings: Settings) -> Method:
@@ -144,9 +147,9 @@ def prepare(
     if parts.frozen is None:
         return task
     parts.frozen.to(fabric.device)
-    source, target = cache.through(parts, task.source, task.target, progress=progress)
+    prepared = cache.through(parts, *separate_domains(task), progress=progress)
     parts.frozen.cpu()
-    return replace(task, source=replace(task.source, samples=source.samples), target=target)
+    return with_samples(task, [domain.samples for domain in prepared])
 
 
 def check_task(task: Task) -> None:

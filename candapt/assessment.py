@@ -22,6 +22,7 @@ from candapt.evaluation.confidence import (
 from candapt.evaluation.estimate import Estimate, estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
 from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
+from candapt.evaluation.sources import Contribution, contributions
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Predictions
@@ -107,6 +108,18 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
     return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes)
 
 
+def judge_sources(result: Result, baseline: Baseline | None, names: Sequence[str]) -> list[Contribution]:
+    """Which of several sources help; empty for a single one, and where no untouched features can tell."""
+    task = result.prepared
+    if task.source.origins is None:
+        return []
+    untouched = baseline.untouched if baseline is not None else untouched_features(result)
+    if untouched is None:
+        return []
+    rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))  # the bank of the reference
+    return contributions(untouched.reference, task.source.origins[rows], result.predictions.labels, names)
+
+
 def with_confidence(result: Result, evidence: Evidence) -> Result:
     """The result with calibrated confidence, where there is any, in its predictions and its model."""
     return replace(
@@ -161,9 +174,10 @@ def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
     """A result's task as a method's features show it."""
     task, batch_size = result.prepared, result.settings.training.evaluation_batch
     rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
-    source = outputs_of(method, part_of(task.source, rows), Side.SOURCE, batch_size=batch_size).features
+    chosen = part_of(task.source, rows)
+    source = outputs_of(method, chosen, Side.SOURCE, batch_size=batch_size).features
     target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
-    reference = Reference.of(source, task.source.labels[rows], target, task.num_classes)
+    reference = Reference.of(source, chosen.labels, target, task.num_classes, chosen.origins)
     return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
 
 

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
-from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline, with_confidence
+from candapt.assessment import BASELINE, Baseline, Evidence, assess, judge_sources, train_baseline, with_confidence
 from candapt.commands.parser import Given, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
 from candapt.console import log_to, recorded_log
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
+from candapt.data.joining import separate_domains
 from candapt.data.known_labels import write_known_labels
 from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
@@ -123,7 +124,7 @@ def _is_complete(options: AdaptOptions, folder: RunFolder) -> bool:
 def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: Baseline | None, **how: Any) -> Result:
     """Train, and write everything that the run folder holds."""
     settings, task, truth = options.settings, inputs.task, inputs.truth
-    inventory = describe_data(task, *inputs.checks)
+    inventory = describe_data(task, inputs.sources, inputs.target_check)
     write_left_out(folder.path, inputs.left_out)
     if task.known is not None:
         write_known_labels(folder.path, task.known, task.target, task.source.classes)
@@ -137,14 +138,20 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
         with TrainingBar(BASELINE, settings.rounds) as bar:
             baseline = train_baseline(result, [bar])
     evidence = assess(result, baseline)
-    result = with_confidence(result, evidence)
+    result, judged = (
+        with_confidence(result, evidence),
+        judge_sources(result, baseline, [s.title for s in inputs.sources]),
+    )
     result.model.save(folder.path)
     result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
-    folder.write_summary(summarize(result, evidence, inventory, truth))
+    sources = {"sources": [each.describe() for each in judged]} if judged else {}
+    folder.write_summary(summarize(result, evidence, inventory, truth) | sources)
     _log_outcome(result, evidence, folder.path)
+    for sentence in filter(None, (each.sentence for each in judged)):
+        log.warning("%s", sentence)
     if options.report:
         report([folder.path])
     return result
@@ -164,7 +171,7 @@ def _describe_network(options: AdaptOptions, inputs: Inputs) -> list[str]:
     parts, settings = inputs.parts, options.settings
     optimizer = choose_optimizer(parts.network, settings.training)
     network = f"Network: {parts.settings.backbone}, fine-tuning {parts.settings.finetune} by {optimizer}."
-    need = inputs.cache.describe_need(parts, inputs.task.source, inputs.task.target)
+    need = inputs.cache.describe_need(parts, *separate_domains(inputs.task))
     first = HeadFirst(parts, train).head_settings(settings)
     rounds = f"The head learns alone first, in {first.rounds} rounds." if first else ""
     return [sentence for sentence in (network, need, rounds) if sentence]

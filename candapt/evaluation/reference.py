@@ -48,12 +48,17 @@ class Reference:
     target_rows: Tensor  # their places in the target, shape (t,)
 
     @classmethod
-    def of(cls, source: Tensor, labels: Tensor, target: Tensor, classes: int) -> "Reference":
-        """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels."""
+    def of(
+        cls, source: Tensor, labels: Tensor, target: Tensor, classes: int, origins: Tensor | None = None
+    ) -> "Reference":
+        """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels.
+
+        With several sources `origins` has the number of each sample's, shape (n,): each is standardized by itself.
+        """
         rows = some_rows(len(target), BANK)
         chosen = some_rows(len(source), max(BANK, NEIGHBORS * classes))
         shift, scale = _moments(target)
-        own, other = standardized(source[chosen], *_moments(source)), standardized(target, shift, scale)
+        own, other = standardized_by_source(source, origins)[chosen], standardized(target, shift, scale)
         weights, bias = fit_classifier(own, labels[chosen], classes)
         centers = spherical_kmeans(other, class_centers(own, labels[chosen], classes)).centers
         return cls(shift, scale, weights, bias, centers, own, labels[chosen], other[rows], rows)
@@ -108,6 +113,17 @@ def support(view: View, labels: Tensor) -> Tensor:
 def standardized(features: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Unit vectors after a mean and a scale of unit vectors are removed, shape (n, d)."""
     return normalize((normalize(features.float()) - shift) / (scale + 1e-6))
+
+
+def standardized_by_source(features: Tensor, origins: Tensor | None = None) -> Tensor:
+    """The standardized features of one source, or of several, each by itself; shape (n, d)."""
+    if origins is None:
+        return standardized(features, *_moments(features))
+    units = torch.empty_like(features, dtype=torch.float32)
+    for number in torch.unique(origins).tolist():
+        own = features[origins == number]
+        units[origins == number] = standardized(own, *_moments(own))
+    return units
 
 
 def _moments(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ class BatchPart(NamedTuple):
 
     x: Tensor
     labels: Tensor
-    side: Side
+    norm: int  # index of the batch norm of the domain that it comes from
 
 
 Draw = Mapping[str, Part]  # the parts of one step by name, for instance `source` and `target`
@@ -155,27 +155,27 @@ class Method(nn.Module):
 
     def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
         """Outputs of some parts, each normalized on its own."""
-        return self.network.each([(batch[name].x, batch[name].side) for name in names])
+        return self.network.each([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def head_outputs(self, batch: Batch, *names: str) -> list[list[Outputs]]:
         """Outputs of every head for some parts, each normalized on its own: one list of heads per part."""
-        return self.network.each_head([(batch[name].x, batch[name].side) for name in names])
+        return self.network.each_head([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
-        return self.network.features([(batch[name].x, batch[name].side) for name in names])
+        return self.network.features([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def after_step(self) -> None:
         """Called after each optimizer step, for instance to update a moving average."""
 
-    def predict(self, x: Tensor, side: Side) -> Outputs:
-        """Features and logits of a batch, for evaluation."""
-        outputs: Outputs = self.network(x, self.normalizes_as(side))
+    def predict(self, x: Tensor, norm: int) -> Outputs:
+        """Features and logits of a batch of the domain with this batch norm, for evaluation."""
+        outputs: Outputs = self.network(x, self.normalizes_as(norm))
         return outputs
 
-    def normalizes_as(self, side: Side) -> Side:
-        """The side whose batch norms evaluate samples of a side; its own by default."""
-        return side
+    def normalizes_as(self, norm: int) -> int:
+        """Index of the batch norms that normalize samples of the domain with this index; its own by default."""
+        return norm
 
 
 def mean_cross_entropy(heads: Sequence[Outputs], labels: Tensor) -> Tensor:
@@ -189,6 +189,6 @@ def _with_known_loss(method: nn.Module, arguments: tuple[Any, ...], losses: Loss
     part = arguments[0].get(KNOWN)
     if part is None or "classification" not in losses:
         return losses
-    heads = method.learner.each_head([(part.x, method.normalizes_as(part.side))])[0]
+    heads = method.learner.each_head([(part.x, method.normalizes_as(part.norm))])[0]
     known = torch.stack([cross_entropy(each.logits, part.labels, ignore_index=-1) for each in heads]).mean()
     return {**losses, KNOWN: method.known_weight * known}

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -158,5 +159,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         old, new = then.get(name), today.get(name)
         if old != new:
             short = name.removeprefix("settings.").removeprefix("versions.")
-            changes.append(f"{_DIGESTS[name]} changed" if name in _DIGESTS else f"{short} was {old} and is {new}")
+            source = re.fullmatch(r"data\.source_(\d+)", name)
+            what = f"the data of source {source[1]}" if source else _DIGESTS.get(name)
+            changes.append(f"{what} changed" if what else f"{short} was {old} and is {new}")
     return changes

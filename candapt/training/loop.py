@@ -16,6 +16,7 @@ from candapt.errors import DivergedError
 from candapt.evaluation.scores import Choice, merit, value_of
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.methods.known import with_known
+from candapt.methods.sources import draws_by_source
 from candapt.randomness import derive_seed, seed_draws
 from candapt.settings import LAST, Settings
 from candapt.training import finiteness
@@ -77,7 +78,7 @@ class Training:
         round = self.describe_round()
         if progress.steps == 0:
             self.cluster(round)
-        draws = with_known(self.method.draws(round, state.clusters), round)
+        draws = with_known(draws_by_source(self.method, round, state.clusters), round)
         workers = self.settings.training.workers
         batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers)
         for step, batch in enumerate(batches, progress.steps):

@@ -93,7 +93,8 @@ class Scorer:
         if source is None or target is None:
             return None
         rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
-        reference = Reference.of(source[rows], task.source.labels[rows], target, task.num_classes)
+        chosen = part_of(task.source, rows)
+        reference = Reference.of(source[rows], chosen.labels, target, task.num_classes, chosen.origins)
         return reference.view_of_target(target)
 
     def outputs(self, side: Side) -> Outputs:
