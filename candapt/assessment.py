@@ -177,7 +177,7 @@ def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
     chosen = part_of(task.source, rows)
     source = outputs_of(method, chosen, Side.SOURCE, batch_size=batch_size).features
     target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
-    reference = Reference.of(source, chosen.labels, target, task.num_classes, chosen.origins)
+    reference = Reference.of(source, chosen.labels, target, task.num_classes, origins=chosen.origins)
     return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
 
 

@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from candapt.clustering import class_centers, cosine_distances, spherical_kmeans
+from candapt.data.domains import KnownLabels
 from candapt.randomness import generator
 
 NEIGHBORS = 10  # samples of each domain that a sample is compared with
 BANK = 4000  # maximum number of samples of each domain among which neighbors are looked for
+KNOWN_WEIGHT = 3  # source samples that a target sample whose label is known counts as
 RIDGE = 0.05  # penalty on the squared weights of the source classifier
 CHUNK = 1000  # samples compared with a bank at a time
 
@@ -49,19 +51,31 @@ class Reference:
 
     @classmethod
     def of(
-        cls, source: Tensor, labels: Tensor, target: Tensor, classes: int, origins: Tensor | None = None
+        cls,
+        source: Tensor,
+        labels: Tensor,
+        target: Tensor,
+        classes: int,
+        *,
+        origins: Tensor | None = None,
+        known: KnownLabels | None = None,
     ) -> "Reference":
         """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels.
 
         With several sources `origins` has the number of each sample's, shape (n,): each is standardized by itself.
+        Target samples whose labels are known take part like `KNOWN_WEIGHT` source samples each.
         """
         rows = some_rows(len(target), BANK)
         chosen = some_rows(len(source), max(BANK, NEIGHBORS * classes))
         shift, scale = _moments(target)
         own, other = standardized_by_source(source, origins)[chosen], standardized(target, shift, scale)
-        weights, bias = fit_classifier(own, labels[chosen], classes)
-        centers = spherical_kmeans(other, class_centers(own, labels[chosen], classes)).centers
-        return cls(shift, scale, weights, bias, centers, own, labels[chosen], other[rows], rows)
+        labels = labels[chosen]
+        if known is not None:
+            own = torch.cat([own, other[known.rows].repeat(KNOWN_WEIGHT, 1)])
+            labels = torch.cat([labels, known.labels.repeat(KNOWN_WEIGHT)])
+        weights, bias = fit_classifier(own, labels, classes)
+        centers = spherical_kmeans(other, class_centers(own, labels, classes)).centers
+        return cls(shift, scale, weights, bias, centers, own, labels, other[rows], rows)
 
     def reduced(self, samples: int) -> "Reference":
         """The same with at most this many samples in both banks together, small enough to store with a model."""

@@ -16,22 +16,19 @@ from candapt.randomness import derive_seed
 
 
 def draws_by_source(method: Method, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
-    """The samples of each step of a round; with several sources as if each were the only one, in turn."""
+    """The samples of each step of a round; each of several sources has as many steps as if it were the only one."""
     source = round.task.source
     if source.origins is None:
         return method.draws(round, clusters)
-    count = source.count
-    steps = None if round.steps is None else -(-round.steps // count)
     turns: list[list[Draw]] = []
-    for number in range(count):
+    for number in range(source.count):
         rows = (source.origins == number).nonzero().flatten()
         alone = replace(round.task, source=replace(part_of(source, rows), origins=None))
         seed = round.seed if number == 0 else derive_seed(round.seed, "source", number)
-        drawn = method.draws(replace(round, task=alone, seed=seed, steps=steps), clusters)
+        drawn = method.draws(replace(round, task=alone, seed=seed), clusters)
         turns.append([{name: _in_whole(part, rows) for name, part in draw.items()} for draw in drawn])
     longest = max(map(len, turns))
-    draws = [turn[step] for step in range(longest) for turn in turns if step < len(turn)]
-    return draws[: round.steps]
+    return [turn[step] for step in range(longest) for turn in turns if step < len(turn)]
 
 
 def _in_whole(part: Part, rows: Tensor) -> Part:
