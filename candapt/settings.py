@@ -119,7 +119,8 @@ class TrainingSettings:
     """How every method is trained; the defaults are the paper's for Office-31 where it has one."""
 
     steps: int | None = setting(50, low=1)
-    """Steps in a round, of each source if there are several; null lets the method choose (CAN: the authors' rule, about one pass over the source)."""
+    """Steps in a round, for each source if there are several; null lets the method choose (CAN: the authors' rule,
+    about one pass over the source)."""
     batch_size: int = setting(30, low=2)
     """Samples of each domain in a class-agnostic batch."""
     learning_rate: float = setting(0.001, low=0, high=1e30, search=Range(1e-4, 1e-2, log=True))
