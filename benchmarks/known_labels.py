@@ -8,6 +8,7 @@ Everything was chosen on PACS; `python -m benchmarks.known_labels office31` meas
 """
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from functools import partial
 from itertools import permutations
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     changes = {} if options.rounds is None else {"rounds": options.rounds}
     folder = options.out / (options.what if options.rounds is None else f"{options.what}-{options.rounds}")
     tasks = SUGGESTED if options.what == "suggest" else TASKS[options.what]
-    rows, cells = [], list[Cell]()
+    rows, cells = list[dict[str, Any]](), list[Cell]()
     for source, target in tasks:
         measured = []
         for seed in range(options.seeds):
@@ -63,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         rows.append({"task": f"{source} → {target}", "runs": measured})
     about = {"seeds": options.seeds, "settings": changes, "per_class": PER_CLASS, "number": options.number}
-    record(f"known-labels-{options.what}", {**about, "rows": rows, "measured_with": provenances(cells)})
+    kinds = [name for name, value in rows[0]["runs"][0].items() if isinstance(value, float)]
+    means = {kind: statistics.fmean(run[kind] for row in rows for run in row["runs"]) for kind in kinds}
+    content = {**about, "rows": rows, "means": means, "measured_with": provenances(cells)}
+    record(f"known-labels-{options.what}", content)
 
 
 def known(

@@ -5,6 +5,7 @@ a run says do not help, and what it reaches without those.
 """
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     changes = {} if options.rounds is None else {"rounds": options.rounds}
     folder = options.out if options.rounds is None else options.out / f"rounds-{options.rounds}"
-    rows, cells = [], list[Cell]()
+    rows, cells = list[dict[str, Any]](), list[Cell]()
     for target in DOMAINS["pacs"]:
         measured = []
         for seed in range(options.seeds):
@@ -42,7 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured.append(plain)
         rows.append({"target": target, "runs": measured})
     about = {"seeds": options.seeds, "settings": changes}
-    record("sources", {**about, "rows": rows, "measured_with": provenances(cells)})
+    record("sources", {**about, "rows": rows, "means": means(rows), "measured_with": provenances(cells)})
+
+
+def means(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Mean accuracies over targets and seeds; the best single source is that of the highest mean for each target."""
+    found = {kind: [run[kind]["accuracy"] for row in rows for run in row["runs"]] for kind in ("joined", "pooled")}
+    singles = []
+    for row in rows:
+        names = [name for name in DOMAINS["pacs"] if name != row["target"]]
+        singles.append(max(statistics.fmean(run[name]["accuracy"] for run in row["runs"]) for name in names))
+    return {kind: statistics.fmean(values) for kind, values in (*found.items(), ("best single", singles))}
 
 
 def one_target(target: str, seed: int, changes: dict[str, Any], folder: Path) -> dict[str, Cell]:
