@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow check format hooks benchmark verify wheel clean
+.PHONY: demo test test-slow check docs format hooks benchmark verify wheel clean
 
 # The constraints pin the tested versions; without them pip would fetch a CUDA build of torch.
 $(READY): pyproject.toml constraints.txt
@@ -27,6 +27,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pylint candapt --score n
+
+# The documentation site, in site/. Warnings are errors. The variable silences a notice on the theme's future, which is
+# no warning about the site.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -55,4 +60,4 @@ wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf .venv build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist demo site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -484,6 +484,21 @@ def alarm() -> str:
     return table(["runs", "it warns of bad runs", "it warns of good runs"], rows, result)
 
 
+def real_targets() -> str:
+    """Targets with classes missing, thinned out or unknown."""
+    result = load("real-targets")
+    columns = {"accuracy": "accuracy", "source_only": "source-only", "total_variation": "total variation"}
+    columns |= {"auc": "area under the ROC curve", "h_score": "H-score", "called_unknown": "called unknown"}
+    columns |= {"warned": "warned", "estimate_error": "error of the estimate"}
+    plain = {"total_variation", "auc"}
+    rows = []
+    for name, means in result["summary"].items():
+        shown = [(key, means.get(key)) for key in columns]
+        cells = ["" if each is None else f"{each:.2f}" if key in plain else f"{each:.1%}" for key, each in shown]
+        rows.append([name, str(means["trainings"]), *cells])
+    return table(["target", "trainings", *columns.values()], rows, result)
+
+
 def kills() -> str:
     """Runs that were killed and resumed."""
     result = load("kills")
@@ -566,6 +581,7 @@ TABLES: dict[str, Callable[..., str]] = {
         confidence,
         alarm,
         estimate,
+        real_targets,
         kills,
         tune,
         fuzz,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from candapt.data.domains import Domain, LabeledDomain
     from candapt.estimator import DomainAdaptationClassifier
     from candapt.methods import METHODS
-    from candapt.model import Model, load
+    from candapt.model import Model, PredictionRow, load
+    from candapt.run import Run, adapt, load_run
 
 _MODULES = {
     "METHODS": "methods",
@@ -23,10 +24,25 @@ _MODULES = {
     "DomainAdaptationClassifier": "estimator",
     "LabeledDomain": "data.domains",
     "Model": "model",
+    "PredictionRow": "model",
+    "Run": "run",
+    "adapt": "run",
     "load": "model",
+    "load_run": "run",
 }  # where each public name is defined
 
-__all__ = ["METHODS", "Domain", "DomainAdaptationClassifier", "LabeledDomain", "Model", "load"]
+__all__ = [
+    "METHODS",
+    "Domain",
+    "DomainAdaptationClassifier",
+    "LabeledDomain",
+    "Model",
+    "PredictionRow",
+    "Run",
+    "adapt",
+    "load",
+    "load_run",
+]
 
 
 def __getattr__(name: str) -> Any:

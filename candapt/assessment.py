@@ -21,13 +21,16 @@ from candapt.evaluation.confidence import (
 )
 from candapt.evaluation.estimate import Estimate, estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
+from candapt.evaluation.proportions import Proportions
 from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
 from candapt.evaluation.sources import Contribution, contributions
+from candapt.evaluation.unknown import LIKELY, SAMPLES, alike, find_unknown
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Predictions
 from candapt.settings import LAST, Settings
 from candapt.training.callbacks import Callback
+from candapt.training.mixing import UNKNOWN, remembered_proportions
 from candapt.training.outputs import outputs_of
 from candapt.training.state import Record
 
@@ -68,10 +71,20 @@ class Evidence:
     facts: Facts | None = None
     findings: Sequence[Finding] = ()  # what speaks against trusting it
     notes: Sequence[Finding] = ()  # what else a user should know
+    proportions: Proportions | None = None  # of the classes; None if they were not estimated
+    unknown: Tensor | None = None  # how likely each target sample is none of the classes; None if nothing tells it
+    groups: Sequence[Sequence[int]] = ()  # unknown target samples that resemble each other
 
-    def describe(self, truth: Tensor | None) -> dict[str, Any]:
+    def describe(
+        self, truth: Tensor | None, classes: tuple[str, ...] = (), names: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """The entries in `summary.json`; with true labels the baseline's accuracy, marked oracle, is among them."""
         entries: dict[str, Any] = {}
+        if self.proportions is not None and classes:
+            entries["proportions"] = self.proportions.describe(classes)
+        if self.unknown is not None and len(names):
+            groups = [[names[row] for row in group] for group in self.groups]
+            entries["unknown"] = {"share": float((self.unknown > LIKELY).double().mean()), "groups": groups}
         if self.baseline is not None and self.facts is not None:
             predictions, record = self.baseline.predictions, self.baseline.record
             source_only = {
@@ -82,7 +95,7 @@ class Evidence:
             }
             if truth is not None:
                 source_only["oracle_accuracy"] = accuracy(*where_known(truth, predictions.labels))
-            entries = {
+            entries |= {
                 "warnings": [finding.describe() for finding in self.findings],
                 "notes": [note.describe() for note in self.notes],
                 "source_only": source_only,
@@ -100,12 +113,35 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
     if untouched is None:
         return Evidence()
     confidence, means = untouched.confidence(result.predictions.probabilities)
-    facts = None if baseline is None else compare(result, baseline, confidence)
+    unknown, proportions = unknown_in(result, untouched), remembered_proportions(result.state.score_memory)
+    if unknown is not None:
+        confidence = (1 - unknown) * confidence  # a prediction for an unknown object is wrong
+    facts = None if baseline is None else compare(result, baseline, confidence, unknown)
     findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
     others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
     estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
-    calibrator = calibrator_for(result, untouched, confidence, means)
-    return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes)
+    calibrator = calibrator_for(result, untouched, confidence, means, unknown)
+    rows, bank = untouched.reference.target_rows, untouched.reference.target
+    groups = [] if unknown is None else [rows[group].tolist() for group in alike(bank, unknown[rows])]
+    return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes, proportions, unknown, groups)
+
+
+def unknown_in(result: Result, untouched: Untouched) -> Tensor | None:
+    """How likely each target sample is none of the classes, as seen before the training or by the untouched features.
+
+    None if the settings say that nobody shall look.
+    """
+    if result.settings.training.unknown == "off":
+        return None
+    remembered = result.state.score_memory.get(UNKNOWN)
+    if remembered is not None:
+        return remembered
+    reference, rows = untouched.reference, some_rows(len(untouched.reference.source), SAMPLES)
+    own, labels = reference.source[rows], reference.source_labels[rows]
+    bank = find_unknown(own, labels, reference.target, len(result.model.classes)).probability
+    whole = bank[untouched.view.target_neighbors].mean(1)  # for samples that are not in the bank
+    whole[reference.target_rows] = bank
+    return whole
 
 
 def judge_sources(result: Result, baseline: Baseline | None, names: Sequence[str]) -> list[Contribution]:
@@ -124,12 +160,18 @@ def with_confidence(result: Result, evidence: Evidence) -> Result:
     """The result with calibrated confidence, where there is any, in its predictions and its model."""
     return replace(
         result,
-        predictions=replace(result.predictions, calibrated=evidence.confidence),
-        model=replace(result.model, calibrator=evidence.calibrator),
+        predictions=replace(result.predictions, calibrated=evidence.confidence, unknown=evidence.unknown),
+        model=replace(
+            result.model,
+            calibrator=evidence.calibrator,
+            names_unknown=result.settings.training.unknown == "label",
+        ),
     )
 
 
-def calibrator_for(result: Result, untouched: Untouched, confidence: Tensor, means: Means) -> SampleConfidence:
+def calibrator_for(
+    result: Result, untouched: Untouched, confidence: Tensor, means: Means, unknown: Tensor | None = None
+) -> SampleConfidence:
     """What a model stores to tell the confidence of new samples.
 
     Where the network changes its own features, untouched ones cannot be had later: class and softmax must do.
@@ -139,7 +181,8 @@ def calibrator_for(result: Result, untouched: Untouched, confidence: Tensor, mea
     if kind == "scratch" or result.model.parts.settings.finetune != "head":
         return SampleConfidence(kind, by_class)
     bank = untouched.reference.reduced(STORED)
-    return SampleConfidence(kind, by_class, bank, labels[bank.target_rows], means)
+    others = None if unknown is None else unknown[bank.target_rows]
+    return SampleConfidence(kind, by_class, bank, labels[bank.target_rows], means, others)
 
 
 def train_baseline(result: Result, callbacks: Sequence[Callback] = ()) -> Baseline:
@@ -181,11 +224,17 @@ def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
     return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
 
 
-def compare(result: Result, baseline: Baseline, confidence: Tensor | None = None) -> Facts:
+def compare(
+    result: Result, baseline: Baseline, confidence: Tensor | None = None, unknown: Tensor | None = None
+) -> Facts:
     """What the warnings are based on."""
     untouched, plain = baseline.untouched, baseline.predictions
     if confidence is None:
         confidence = untouched.confidence(result.predictions.probabilities)[0]
     adapted = Outcome(result.predictions.probabilities, result.predictions.cluster_labels, confidence)
-    other = Outcome(plain.probabilities, plain.cluster_labels, untouched.confidence(plain.probabilities)[0])
-    return gather_facts(adapted, other, untouched.reference, untouched.view)
+    by_plain, share = untouched.confidence(plain.probabilities)[0], 0.0
+    if unknown is not None:
+        by_plain, share = (1 - unknown) * by_plain, float((unknown > LIKELY).double().mean())
+    other = Outcome(plain.probabilities, plain.cluster_labels, by_plain)
+    proportions = remembered_proportions(result.state.score_memory)
+    return gather_facts(adapted, other, untouched.reference, untouched.view, proportions, share)

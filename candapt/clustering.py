@@ -28,6 +28,10 @@ class Clusters:
         """Keep samples nearer to their center than `max_distance` (D0 in the paper)."""
         return replace(self, kept=self.kept & (self.distances < max_distance))
 
+    def only(self, samples: Tensor) -> "Clusters":
+        """Keep some samples, a mask of shape (n,)."""
+        return replace(self, kept=self.kept & samples.to(self.kept.device))
+
     def at_least(self, min_samples: int) -> "Clusters":
         """Keep classes with `min_samples` kept samples or more, as the authors' code does (paper: "more than N0")."""
         large = self._kept_counts() >= min_samples  # (M,)
@@ -82,6 +86,7 @@ def spherical_kmeans(
     unit: bool = True,
     align: bool = False,
     anchors: Tensor | None = None,
+    present: Tensor | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> Clusters:
     """Clusters by direction, which start from one center per class so that a cluster's number is its class.
@@ -98,9 +103,24 @@ def spherical_kmeans(
         align: match the final centers with the initial ones by the Hungarian method and rename the clusters.
         anchors: class of each sample that is known, -1 for the others, shape (n,). Known samples stay in the cluster of
             their class and count `ANCHOR_WEIGHT` times in its center.
+        present: classes that can have a sample, shape (M,), bool; the others keep their initial centers. Default: all.
         chunk_size: samples processed together; it does not change the result.
     """
     _check(features, initial_centers)
+    if present is not None and not present.all():
+        chosen = present.nonzero().flatten()
+        part = spherical_kmeans(
+            features,
+            initial_centers[chosen],
+            max_steps=max_steps,
+            tolerance=tolerance,
+            unit=unit,
+            align=align,
+            anchors=None if anchors is None else _among(chosen, len(present))[anchors],
+            chunk_size=chunk_size,
+        )
+        centers = initial_centers.to(part.centers).index_copy(0, chosen, part.centers)
+        return replace(part, labels=chosen[part.labels], centers=centers)
     initial = initial_centers.to(features.device, _precision(features, initial_centers))
     centers, steps = initial, 0
     while steps < max_steps:
@@ -198,6 +218,11 @@ def _class_sums(samples: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     classes = torch.arange(num_classes, device=labels.device)
     # A product, since index_add_ adds in no fixed order on GPUs.
     return (classes[:, None] == labels).to(samples.dtype) @ samples
+
+
+def _among(chosen: Tensor, classes: int) -> Tensor:
+    """The number of each class among the chosen ones, -1 for others and, as the last entry, for no class at all."""
+    return torch.full((classes + 1,), -1).index_copy(0, chosen.cpu(), torch.arange(len(chosen)))
 
 
 def _update(

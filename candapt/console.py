@@ -58,6 +58,27 @@ def show_log() -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
 
+@contextmanager
+def shown_log(*, quiet: bool) -> Iterator[None]:
+    """Show log and bars for the time of a call, as a command does, unless it shall be quiet.
+
+    A program that has set up logging itself sees the log where it wants it. Quiet or not, log files are complete.
+    """
+    level, handlers, was_quiet = log.level, list(log.handlers), console.quiet
+    console.quiet = quiet
+    if quiet or log.hasHandlers():
+        log.setLevel(logging.INFO)
+    else:
+        show_log()
+    try:
+        yield
+    finally:
+        console.quiet = was_quiet
+        log.setLevel(level)
+        for handler in [each for each in log.handlers if each not in handlers]:
+            log.removeHandler(handler)
+
+
 class _LogFile(logging.FileHandler):
     """A log file that may be on a full disk; the lines are on the screen too."""
 

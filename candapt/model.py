@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from candapt.data.domains import Domain, Side
 from candapt.data.features import MAX_CLASSES
 from candapt.errors import UserError
 from candapt.evaluation.confidence import Kind, SampleConfidence
+from candapt.evaluation.unknown import LIKELY
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.network.activations import after_layers
@@ -30,7 +31,21 @@ from candapt.training.outputs import outputs_of, read_in_order
 CONFIDENCE = "confidence.safetensors"  # what tells the confidence of new samples, in half precision
 FORMAT = 1  # version of the files; it increases when they must be read differently
 MAX_SOURCES = 1000  # sources with a batch norm of their own; more are taken for a mistake
+UNKNOWN = "unknown"  # what the class of an unknown object is called, if it shall have a name
 MAX_BATCH = 2**31  # largest batch in bytes when predicting; a larger batch size in a model file is lowered to this
+
+
+class PredictionRow(NamedTuple):
+    """The prediction for one sample: a line of `predictions.csv`."""
+
+    path: str
+    label: str  # name of the predicted class
+    confidence: float  # probability that the prediction is right, calibrated where the model can
+    softmax: float  # the network's own probability of the class
+    unknown: float | None  # probability of being none of the classes; None if nothing tells it
+    cluster_label: str  # class of the nearest cluster
+    cluster_distance: float  # cosine distance to its center
+    kept: bool  # whether training would use the sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +59,7 @@ class Predictions:
     cluster_distances: Tensor  # cosine distance to that center, shape (n,)
     kept: Tensor  # whether the sample lies in the part of its cluster that training would use, shape (n,)
     calibrated: Tensor | None = None  # probability that each prediction is right, shape (n,); None where it is unknown
+    unknown: Tensor | None = None  # probability of being none of the classes, shape (n,); None if nothing tells it
 
     @property
     def labels(self) -> Tensor:
@@ -60,16 +76,38 @@ class Predictions:
         """Probability that each prediction is right, shape (n,): calibrated, or else the softmax."""
         return self.softmax if self.calibrated is None else self.calibrated
 
-    def write_csv(self, path: Path, classes: Sequence[str]) -> None:
+    def names_of(self, classes: Sequence[str], *, name_unknown: bool = False) -> list[str]:
+        """Name of each sample's class; of one that is likely none of them, if wanted, `unknown`."""
+        is_unknown = [False] * len(self.names)
+        if name_unknown and self.unknown is not None:
+            is_unknown = (self.unknown > LIKELY).tolist()
+        labels = self.labels.tolist()
+        return [UNKNOWN if other else classes[label] for label, other in zip(labels, is_unknown, strict=True)]
+
+    def rows(self, classes: Sequence[str], *, name_unknown: bool = False) -> list[PredictionRow]:
+        """The predictions one by one, with the names of the classes."""
+        labels = self.names_of(classes, name_unknown=name_unknown)
+        unknown = [None] * len(self.names) if self.unknown is None else self.unknown.tolist()
+        clusters = [classes[label] for label in self.cluster_labels.tolist()]
+        confidence, softmax = self.confidence.tolist(), self.softmax.tolist()
+        evidence = (clusters, self.cluster_distances.tolist(), self.kept.tolist())
+        columns = zip(self.names, labels, confidence, softmax, unknown, *evidence, strict=True)
+        return [PredictionRow(*values) for values in columns]
+
+    def write_csv(self, path: Path, classes: Sequence[str], *, name_unknown: bool = False) -> None:
         """Write one line per sample; names are kept byte for byte."""
-        columns = (self.labels, self.confidence, self.softmax, self.cluster_labels, self.cluster_distances, self.kept)
-        rows = zip(self.names, *(column.tolist() for column in columns), strict=True)
         with files.write_atomically(path) as part, files.open_table(part) as file:
             writer = csv.writer(file)
-            writer.writerow(["path", "label", "confidence", "softmax", "cluster_label", "cluster_distance", "kept"])
-            for name, label, confidence, softmax, cluster, distance, kept in rows:
-                figures = (f"{confidence:.6f}", f"{softmax:.6f}", classes[cluster], f"{distance:.6f}", int(kept))
-                writer.writerow([name, classes[label], *figures])
+            writer.writerow(PredictionRow._fields)
+            for row in self.rows(classes, name_unknown=name_unknown):
+                writer.writerow([_as_text(value) for value in row])
+
+
+def _as_text(value: str | float | bool | None) -> str:
+    """A value as `predictions.csv` has it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:.6f}" if isinstance(value, float) else value or ""
 
 
 @dataclass(eq=False)
@@ -87,6 +125,7 @@ class Model:
     reach: Tensor
     """Largest distance to its center at which a sample of each class was kept, shape (classes,); -1 if none was."""
     calibrator: SampleConfidence | None = None  # confidence of new samples; None for models of older versions
+    names_unknown: bool = False  # whether the class of an unknown object is called `unknown`
 
     @torch.no_grad()
     def predict(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
@@ -99,20 +138,23 @@ class Model:
         prepared = after_layers(self.parts.frozen, domain)
         outputs = outputs_of(self.method, prepared, side, batch_size=self.batch_size)
         predictions = self.predictions_from(outputs, domain.names)
-        return replace(predictions, calibrated=self.confidence_of(predictions.probabilities, prepared))
+        calibrated, unknown = self.evidence_for(predictions.probabilities, prepared)
+        return replace(predictions, calibrated=calibrated, unknown=unknown)
 
-    def confidence_of(self, probabilities: Tensor, prepared: Domain) -> Tensor | None:
-        """Calibrated confidence of predictions for samples after the frozen layers; None without a calibrator."""
+    def evidence_for(self, probabilities: Tensor, prepared: Domain) -> tuple[Tensor | None, Tensor | None]:
+        """Calibrated confidence and probability of being unknown, for samples after the frozen layers, where known."""
         if self.calibrator is None:
-            return None
+            return None, None
         if not self.calibrator.needs_features:
-            return self.calibrator.of(probabilities)
-        batches, done = list[Tensor](), 0
+            return self.calibrator.of(probabilities), None
+        confidences, unknowns, done = list[Tensor](), list[Tensor](), 0
         for features in read_in_order(self.method, prepared, self.batch_size):
             rows = slice(done, done + len(features))
-            batches.append(self.calibrator.of(probabilities[rows], features.cpu()))
+            confidences.append(self.calibrator.of(probabilities[rows], features.cpu()))
+            unknown = self.calibrator.unknown_of(features.cpu())
+            unknowns += [] if unknown is None else [unknown]
             done = rows.stop
-        return torch.cat(batches)
+        return torch.cat(confidences), torch.cat(unknowns) if unknowns else None
 
     def predictions_from(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
         """Predictions for samples whose outputs are known."""
@@ -149,6 +191,7 @@ class Model:
             "layout": self.parts.layout,
             "batch_size": self.batch_size,
             **({"sources": self.parts.network.num_sources} if self.parts.network.num_sources > 1 else {}),
+            "names_unknown": self.names_unknown,
         }
 
 
@@ -247,6 +290,7 @@ def _build(description: dict[str, Any]) -> Model:
         min(batch_size, max(1, MAX_BATCH // (4 * math.prod(shape)))),
         torch.zeros(len(classes), parts.network.num_features),
         torch.zeros(len(classes)),
+        names_unknown=fitted(description.get("names_unknown", False), bool, "names_unknown"),
     )
 
 

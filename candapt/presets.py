@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from candapt.errors import UserError, known_name
+from candapt.errors import UserError, known_name, nearest_name
 from candapt.methods import METHODS
 from candapt.methods.can import CAN
 from candapt.settings import NetworkSettings, Settings, TrainingSettings
@@ -22,6 +22,8 @@ _COMMON = {
     "training.power": 0.75,
     "training.statistics": "running",
     "training.head_rounds": 0,
+    "training.proportions": "off",
+    "training.unknown": "off",
     "can.weight": 0.3,
     "can.divisor": "task",
     "can.max_distance": 1.0,
@@ -32,6 +34,11 @@ _COMMON = {
     "can.labels": "clusters",
     "can.selection": "distance",
 }  # what the paper's text and the authors' code have in common
+
+FORMER: dict[str, Any] = {
+    "training.proportions": "off",
+    "training.unknown": "off",
+}  # settings of version 0.1 that have another default now
 
 PRESETS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
@@ -79,12 +86,14 @@ def make_settings(
     known_name(method, METHODS, "method")
     known_name(preset, PRESETS, "preset")
     settings = Settings(method=method, seed=seed, method_settings=METHODS[method].Settings())
-    own = METHODS[method].recipe if recipe else {}
+    own = METHODS[method].recipe if recipe else FORMER
     inherited = for_family({**own, **PRESETS[preset], **(defaults or {})}, method)
     values = {name: value for name, value in inherited.items() if settings.has(name)}
     for name, value in (changes or {}).items():
         if not settings.has(name):
-            raise UserError(f"There is no setting {name!r} for {method}: `candapt adapt --help` lists them.")
+            near = nearest_name(name, settings.names())
+            hint = f"did you mean {near!r}?" if near else "`candapt adapt --help` lists them."
+            raise UserError(f"There is no setting {name!r} for {method}: {hint}")
         values[name] = value
     return settings.changed(values)
 

@@ -10,7 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from candapt.errors import UserError
+from candapt.errors import UserError, known_name
 
 LAST = "last"  # the value of `select` that keeps the last round, whatever its scores are
 
@@ -84,6 +84,15 @@ class ImageChoice:
     """Let the decoder shrink large JPEGs while it decodes them, which is much faster and changes features little."""
 
 
+def image_choice(values: Mapping[str, Any]) -> ImageChoice:
+    """The choices about image files among values by flag name, such as {"images.size": 96}."""
+    prefix, items = "images.", {item.name for item in fields(ImageChoice)}
+    own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    for item in own:
+        known_name(f"{prefix}{item}", [f"{prefix}{each}" for each in sorted(items)], "setting")
+    return ImageChoice(**own)
+
+
 @dataclass(frozen=True)
 class NetworkSettings:
     """How the network is built."""
@@ -147,6 +156,12 @@ class TrainingSettings:
     statistics: Literal["auto", "running", "domain"] = "auto"
     """Statistics that batch norm evaluates with: running averages over batches, or those of the whole domain, taken
     anew each round (auto: for networks with batch norms that were not pretrained)."""
+    proportions: Literal["auto", "off"] = "auto"
+    """Whether source classes count as often as the target seems to have them, and absent ones start no cluster: auto,
+    where pretrained features show that the proportions clearly differ; off: never."""
+    unknown: Literal["auto", "off", "label"] = setting("auto", alias="unknown")
+    """Objects of none of the classes: mark them in the predictions and let them steer nothing (auto), do not look for
+    them (off), or also name their class `unknown` (label). It needs pretrained features."""
     clustering_views: Literal["evaluation", "training"] = "evaluation"
     """Views of the images that the target is clustered by: those of evaluation, or random training views drawn anew in
     every round (the authors' code). Feature files have one view only."""
@@ -210,11 +225,15 @@ class Settings:
         group, _, item = name.rpartition(".")
         return ("method_settings" if group == self.method else group), item
 
+    def names(self) -> list[str]:
+        """The flag names of all settings."""
+        own = [item.name for item in fields(self) if item.name not in self.GROUPS]
+        groups = {"network": self.network, "training": self.training, self.method: self.method_settings}
+        return own + [f"{name}.{item.name}" for name, group in groups.items() if group for item in fields(group)]
+
     def has(self, name: str) -> bool:
         """Whether there is a setting with this flag name."""
-        group, item = self.group_of(name)
-        owner = getattr(self, group, None) if group else self
-        return owner is not None and item in {f.name for f in fields(owner)} - set(self.GROUPS)
+        return name in self.names()
 
     def value(self, name: str) -> Any:
         """The value of a setting by the name of its flag."""

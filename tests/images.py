@@ -1,5 +1,6 @@
 """Tiny image folders and backbones for tests that need real files."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 
 from candapt.data.domains import Task
 from candapt.data.images import image_domain, labeled_image_domain
+from candapt.data.visda import CLASSES
 from candapt.network.backbones import build_backbone
 from candapt.settings import ImageSettings
 
@@ -26,6 +28,23 @@ def write_photos(folder: Path, *, per_class: int = 4, seed: int = 0, side: int =
             pixels = random.integers(0, 128, size=(side, side, 3)) + 127 * index
             Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
     return folder
+
+
+def write_visda(root: Path) -> Path:
+    """The folders of the VisDA challenge: labeled lists in train and validation, a list of shuffled paths in test."""
+    shuffled = random.Random(0)
+    for split, suffix in (("train", "png"), ("validation", "jpg"), ("test", "jpg")):
+        listed = []
+        for number, name in enumerate(CLASSES):
+            for index in range(2):
+                path = f"trunk0{index}/{number:02}.{suffix}" if split == "test" else f"{name}/{index}.{suffix}"
+                pixels = np.random.default_rng(100 * number + index).integers(0, 60, (24, 24, 3)) + 16 * number
+                (root / split / path).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels.astype(np.uint8)).save(root / split / path)
+                listed.append(path if split == "test" else f"{path} {number}")
+        shuffled.shuffle(listed)
+        (root / split / "image_list.txt").write_text("".join(f"{line}\n" for line in listed))
+    return root
 
 
 def write_weights(path: Path, backbone: str) -> Path:

@@ -109,7 +109,7 @@ class TestAdapt:
 
     def test_predictions(self, finished: Path, toy: Toy) -> None:
         table = rows(finished / "predictions.csv")
-        columns = ["path", "label", "confidence", "softmax", "cluster_label", "cluster_distance", "kept"]
+        columns = ["path", "label", "confidence", "softmax", "unknown", "cluster_label", "cluster_distance", "kept"]
         assert list(table[0]) == columns
         assert [row["path"] for row in table] == [str(row) for row in range(len(toy.target_y))]
         assert {row["label"] for row in table} <= {"0", "1", "2", "3"}

@@ -1,8 +1,11 @@
 """The estimator by scikit-learn's own checks, and beside the command line."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -11,8 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import candapt
 from candapt import Domain, DomainAdaptationClassifier
 from candapt.errors import UserError
+from tests.images import write_photos, write_weights
 from tests.toy import QUICK, Toy
 
 SETTINGS = {name: value for name, value in QUICK.items() if name != "rounds"}
@@ -44,7 +49,7 @@ class TestFit:
         assert probabilities.shape == (120, 4)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
         assert np.array_equal(model.predict(toy.target_x), model.classes_[probabilities.argmax(axis=1)])
-        assert model.transform(toy.target_x).shape == (120, 16)
+        assert model.transform(toy.target_x).shape == (120, 4 * 16)  # four heads
         assert model.score(toy.target_x, toy.target_y) == np.mean(model.predict(toy.target_x) == toy.target_y)
 
     def test_it_adapts(self, toy: Toy) -> None:
@@ -121,6 +126,92 @@ class TestTools:
         assert np.array_equal(model.predict(Domain(toy.target_x)), model.predict(toy.target_x))
 
 
+class TestFrames:
+    """pandas data frames."""
+
+    @pytest.fixture
+    def frames(self, toy: Toy) -> tuple[Any, Any]:
+        names = [f"feature {number}" for number in range(toy.source_x.shape[1])]
+        return tuple(pd.DataFrame(x, columns=names) for x in (toy.source_x, toy.target_x))
+
+    def test_they_are_like_arrays(self, toy: Toy, frames: tuple[Any, Any]) -> None:
+        source, target = frames
+        arrays = quick().fit(toy.source_x, toy.source_y, target=toy.target_x)
+        model = quick().fit(source, pd.Series(toy.source_y), target=target)
+        assert np.array_equal(model.predict_proba(target), arrays.predict_proba(toy.target_x))
+        assert model.feature_names_in_.tolist() == source.columns.tolist()
+        assert not hasattr(arrays, "feature_names_in_")
+
+    def test_columns_must_be_the_same(self, toy: Toy, frames: tuple[Any, Any]) -> None:
+        source, target = frames
+        turned = target[target.columns[::-1]]
+        with pytest.raises(ValueError, match="feature names should match"):
+            quick().fit(source, toy.source_y, target=turned)
+        with pytest.raises(ValueError, match="feature names should match"):
+            quick().fit(source, toy.source_y, target=target).predict(turned)
+
+    def test_transformed_features_can_be_a_frame(self, toy: Toy, frames: tuple[Any, Any]) -> None:
+        model = quick().fit(frames[0], toy.source_y, target=frames[1]).set_output(transform="pandas")
+        features = model.transform(frames[1])
+        assert features.columns.tolist() == [f"domainadaptationclassifier{number}" for number in range(4 * 16)]
+        assert features.index.equals(frames[1].index)
+
+
+class TestPaths:
+    """Lists of paths of image files."""
+
+    @pytest.fixture
+    def photos(self, tmp_path: Path) -> dict[str, list[Path]]:
+        folders = (write_photos(tmp_path / "source"), write_photos(tmp_path / "target", seed=1))
+        return {folder.name: sorted(folder.rglob("*.png")) for folder in folders}
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
+        weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")
+        own = {"network.backbone": "test_resnet", "network.weights": str(weights), "images.size": 32}
+        return SETTINGS | own
+
+    @pytest.mark.parametrize("kind", [list, tuple, lambda paths: np.array(list(map(str, paths))), pd.Series])
+    def test_lists_of_any_kind(
+        self, photos: dict[str, list[Path]], settings: dict[str, Any], kind: Callable[[list[Path]], Any]
+    ) -> None:
+        labels = [path.parent.name for path in photos["source"]]
+        model = quick(settings=settings).fit(kind(photos["source"]), labels, target=kind(photos["target"]))
+        assert model.classes_.tolist() == ["cat", "dog"]
+        assert model.pseudo_labels_.shape == (8,)
+        assert set(model.predict(kind(photos["target"][:3]))) <= {"cat", "dog"}
+        assert model.model_.shape == (3, 32, 32)
+        assert not hasattr(model, "n_features_in_")
+
+    def test_the_same_as_the_command(
+        self, photos: dict[str, list[Path]], settings: dict[str, Any], tmp_path: Path
+    ) -> None:
+        labels = [path.parent.name for path in photos["source"]]
+        model = quick(settings=settings).fit(photos["source"], labels, target=photos["target"])
+        run = candapt.adapt(
+            tmp_path / "source", tmp_path / "target", out=tmp_path / "run", rounds=2, report=False, **settings
+        )
+        assert model.predict(photos["target"]).tolist() == [row.label for row in run.predictions]
+
+    def test_grid_search_cuts_them(self, photos: dict[str, list[Path]], settings: dict[str, Any]) -> None:
+        labels = [path.parent.name for path in photos["source"]]
+        search = GridSearchCV(quick(settings=settings), {"rounds": [1, 2]}, cv=2, error_score="raise")
+        assert len(search.fit(photos["source"], labels).predict(photos["target"])) == 8
+
+    def test_what_is_refused(self, photos: dict[str, list[Path]], settings: dict[str, Any], tmp_path: Path) -> None:
+        labels, model = [path.parent.name for path in photos["source"]], quick(settings=settings)
+        with pytest.raises(UserError, match="X has 8 images but y 7 labels"):
+            model.fit(photos["source"], labels[1:])
+        with pytest.raises(UserError, match="only one class"):
+            model.fit(photos["source"], ["cat"] * 8)
+        with pytest.raises(UserError, match="'X' cannot be used"):
+            model.fit([*photos["source"][1:], tmp_path / "nope.png"], labels)
+        with pytest.raises(UserError, match="give the target and new samples as lists"):
+            model.fit(photos["source"], labels, target=np.zeros((8, 4)))
+        with pytest.raises(UserError, match=r"no setting 'images.sise': did you mean 'images.size'"):
+            quick(settings=settings | {"images.sise": 3}).fit(photos["source"], labels)
+
+
 class TestRefusal:
     @pytest.mark.parametrize(
         ("options", "sentence"),
@@ -128,6 +219,7 @@ class TestRefusal:
             ({"method": "nope"}, "There is no method 'nope'"),
             ({"preset": "nope"}, "There is no preset 'nope'"),
             ({"settings": {"nope": 1}}, "There is no setting 'nope'"),
+            ({"settings": {"can.weigth": 1}}, "There is no setting 'can.weigth' for can: did you mean 'can.weight'"),
             ({"rounds": 0}, "rounds is 0, but must be at least 1"),
         ],
     )

@@ -8,7 +8,10 @@ import pytest
 
 import candapt
 
-PUBLIC = ("METHODS", "Domain", "DomainAdaptationClassifier", "LabeledDomain", "Model", "load")
+PUBLIC = (
+    *("METHODS", "Domain", "DomainAdaptationClassifier", "LabeledDomain", "Model"),
+    *("PredictionRow", "Run", "adapt", "load", "load_run"),
+)
 HEAVY = ("torch", "timm", "sklearn")
 NOT_FOR_LOSSES = (
     *("timm", "torchvision", "lightning_fabric", "sklearn", "scipy"),
@@ -82,9 +85,11 @@ for name in sys.argv[1:]:
         from candapt.data.domains import Domain, LabeledDomain
         from candapt.estimator import DomainAdaptationClassifier
         from candapt.methods import METHODS
-        from candapt.model import Model, load
+        from candapt.model import Model, PredictionRow, load
+        from candapt.run import Run, adapt, load_run
 
-        expected = (METHODS, Domain, DomainAdaptationClassifier, LabeledDomain, Model, load)
+        models = (Model, PredictionRow, Run, adapt, load, load_run)
+        expected = (METHODS, Domain, DomainAdaptationClassifier, LabeledDomain, *models)
         assert all(getattr(candapt, name) is value for name, value in zip(PUBLIC, expected, strict=True))
 
     def test_other_names_do_not_exist(self) -> None:

@@ -127,18 +127,33 @@ class TestPredictions:
 
     def test_table(self, result: Result, tmp_path: Path) -> None:
         names = ["a,b.png", "c\nd.png", 'e"f.png', "\udcff.png", "日本.png"]
-        every = replace(result.predictions, calibrated=torch.rand(len(result.predictions.labels)))
+        random = torch.rand(2, len(result.predictions.labels))
+        every = replace(result.predictions, calibrated=random[0], unknown=random[1])
         first = Predictions(names, *(getattr(every, field)[:5] for field in list(Predictions.__annotations__)[1:]))
         first.write_csv(tmp_path / "out.csv", HARD_NAMES)
         with (tmp_path / "out.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = list(csv.DictReader(file))
-        columns = ["path", "label", "confidence", "softmax", "cluster_label", "cluster_distance", "kept"]
+        columns = ["path", "label", "confidence", "softmax", "unknown", "cluster_label", "cluster_distance", "kept"]
         assert list(rows[0]) == columns
         assert [row["path"] for row in rows] == names
         assert [row["label"] for row in rows] == [HARD_NAMES[label] for label in first.labels]
         assert [float(row["confidence"]) for row in rows] == pytest.approx(first.confidence.tolist(), abs=1e-6)
         assert [float(row["softmax"]) for row in rows] == pytest.approx(first.softmax.tolist(), abs=1e-6)
+        assert [float(row["unknown"]) for row in rows] == pytest.approx(every.unknown[:5].tolist(), abs=1e-6)
         assert {row["kept"] for row in rows} <= {"0", "1"}
+
+    def test_unknown_objects_are_named_if_wanted(self, result: Result, tmp_path: Path) -> None:
+        names, labels = list("abcde"), result.predictions.labels[:5]
+        every = replace(result.predictions, calibrated=torch.rand(len(result.predictions.labels)))
+        cut = {field: getattr(every, field)[:5] for field in list(Predictions.__annotations__)[1:-1]}
+        first = Predictions(names, **cut, unknown=torch.tensor([0.9, 0.1, 0.51, 0.5, 0.0]))
+        named = [HARD_NAMES[label] for label in labels]
+        assert first.names_of(HARD_NAMES) == named
+        assert first.names_of(HARD_NAMES, name_unknown=True) == ["unknown", named[1], "unknown", *named[3:]]
+        nobody_looked = replace(first, unknown=None)
+        assert nobody_looked.names_of(HARD_NAMES, name_unknown=True) == named
+        nobody_looked.write_csv(tmp_path / "out.csv", HARD_NAMES)
+        assert b"unknown" in (tmp_path / "out.csv").read_bytes().splitlines()[0]
 
     def test_reach(self) -> None:
         clusters = Clusters(

@@ -12,7 +12,7 @@ from torch import Tensor
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
 from candapt.assessment import BASELINE, Baseline, Evidence, assess, judge_sources, train_baseline, with_confidence
-from candapt.commands.parser import Given, read_config, switch
+from candapt.commands.parser import Given, Parser, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
 from candapt.console import log_to, recorded_log
@@ -53,13 +53,37 @@ class AdaptOptions(TrainingOptions):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    run(parse(arguments))
+    given = training_parser("adapt", AdaptOptions).parse(arguments)
+    if not given.wants_help and is_auto(given):
+        from candapt.commands import auto  # it uses this module
+
+        auto.main(given)
+    else:
+        run(parse(arguments))
+
+
+def is_auto(given: Given) -> bool:
+    """Whether several methods shall be tried, or a run that tries them is to be resumed."""
+    out, config = given.values.get("out"), given.values.get("config")
+    if given.values.get("resume") and out is not None and "method" not in given.values:
+        return bool((out / "auto.yaml").is_file())
+    named = given.values.get("method") or (read_config(config).get("method") if config else None)
+    return bool(named == "auto")
 
 
 def parse(arguments: Sequence[str]) -> AdaptOptions:
     """Options from the command line; a run that is resumed supplies its own configuration."""
-    parser = training_parser("adapt", AdaptOptions)
-    given = parser.parse(arguments)
+    parser = adapt_parser()
+    return options_of(parser, parser.parse(arguments))
+
+
+def adapt_parser() -> Parser:
+    """The parser of the command."""
+    return training_parser("adapt", AdaptOptions)
+
+
+def options_of(parser: Parser, given: Given) -> AdaptOptions:
+    """Options from what was given, the configuration and the preset."""
     options = parse_training(parser, AdaptOptions, given, _configuration(given))
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes is {options.checkpoint_minutes}, but must be at least 0.")
@@ -83,12 +107,17 @@ def _configuration(given: Given) -> dict[str, Any]:
     return {}
 
 
+def with_folder(options: AdaptOptions) -> AdaptOptions:
+    """The options with a new folder under runs/ where they name none."""
+    return options if options.out else replace(options, out=new_run_path(options.settings.method))
+
+
 def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | None:
     """Train on a labeled source and an unlabeled target; write a run folder.
 
     A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
     """
-    options = options if options.out else replace(options, out=new_run_path(options.settings.method))
+    options = with_folder(options)
     out = options.out or Path()
     RunFolder.check(out, resume=options.resume)
     if options.resume and _is_complete(options, RunFolder(out)):
@@ -138,12 +167,11 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
         with TrainingBar(BASELINE, settings.rounds) as bar:
             baseline = train_baseline(result, [bar])
     evidence = assess(result, baseline)
-    result, judged = (
-        with_confidence(result, evidence),
-        judge_sources(result, baseline, [s.title for s in inputs.sources]),
-    )
+    judged = judge_sources(result, baseline, [source.title for source in inputs.sources])
+    result = with_confidence(result, evidence)
     result.model.save(folder.path)
-    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes)
+    named = result.model.names_unknown
+    result.predictions.write_csv(folder.path / "predictions.csv", task.source.classes, name_unknown=named)
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
@@ -229,7 +257,7 @@ def summarize(result: Result, evidence: Evidence, inventory: dict[str, Any], tru
         "predicted_counts": dict(zip(classes, counts, strict=True)),
         "versions": versions(),
         **({} if truth is None else {"oracle": measure(truth, predictions.probabilities, predictions.confidence)}),
-        **evidence.describe(truth),
+        **evidence.describe(truth, classes, predictions.names),
     }
 
 

@@ -12,7 +12,6 @@ from candapt.benchmark.tables import to_terminal
 from candapt.commands.parser import Given, Parser, flags_of, positional, read_config, switch, with_inputs
 from candapt.commands.training import (
     ignored_settings,
-    image_choice,
     require_own_settings,
     setting_changes,
     setting_flags,
@@ -22,7 +21,7 @@ from candapt.console import fitted, output
 from candapt.errors import UserError, advice_on_failure, known_name
 from candapt.methods import METHODS
 from candapt.presets import DEFAULT, PRESETS, make_settings
-from candapt.settings import Settings
+from candapt.settings import Settings, image_choice
 from candapt.storage.interruption import Interruption
 
 OF_ONE_RUN = ("source", "target", "target_labels", "strict", "baseline", "report", "method", "seed", "preset")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from candapt.commands.parser import Parser, flags_of, positional, print_help, required, switch
-from candapt.commands.training import image_choice
 from candapt.console import counting
 from candapt.data.domains import LabeledDomain
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain
@@ -18,7 +17,7 @@ from candapt.errors import UserError
 from candapt.network.activations import compute_features
 from candapt.network.backbones import SMALL_CNN, build_backbone
 from candapt.network.build import decide, expected_images
-from candapt.settings import ImageChoice, NetworkSettings, TrainingSettings
+from candapt.settings import ImageChoice, NetworkSettings, TrainingSettings, image_choice
 from candapt.storage.files import require_new, write_atomically, writing
 from candapt.training.batches import make_fabric
 

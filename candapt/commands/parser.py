@@ -7,6 +7,7 @@ command. Nothing is read from a file but settings.
 
 import inspect
 import math
+import os
 import sys
 import textwrap
 import types
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
+import numpy as np
 
 from candapt.commands import COMMANDS
 from candapt.errors import UserError, nearest_name
@@ -64,6 +66,11 @@ class Flag:
         """What it may be called on the command line, without dashes in front."""
         given = {self.name, *self.aliases}
         return {other for name in given for other in (name, name.replace("_", "-"), name.replace("-", "_"))}
+
+    @property
+    def keyword(self) -> str:
+        """What a Python program calls it: `can__weight` for `can.weight`."""
+        return (self.aliases[0] if self.aliases else self.name).replace(".", "__").replace("-", "_")
 
     @property
     def shown(self) -> str:
@@ -131,6 +138,18 @@ class Parser:
                 words.append(argument)
         return Given(values if wants_help else values | self._assign(words), wants_help)
 
+    def from_keywords(self, keywords: Mapping[str, Any]) -> Given:
+        """What a Python program gave by name: the names of the flags, in which `__` may stand for a dot."""
+        values: dict[str, Any] = {}
+        for keyword, value in keywords.items():
+            flag = self._by_spelling.get(keyword.replace("__", "."))
+            if flag is None:
+                raise self.unknown(keyword.replace("__", "."), keywords, as_keyword=True)
+            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+            plain = plain.item() if isinstance(plain, np.generic) else plain
+            values[flag.name] = convert(plain, flag.hint, keyword)
+        return Given(values)
+
     def _value(self, argument: str, rest: list[str], values: Mapping[str, Any]) -> tuple[Flag, str]:
         """The flag of an argument and the text of its value, which is taken from the rest where it follows."""
         name, equals, text = argument.removeprefix("--").partition("=")
@@ -173,7 +192,7 @@ class Parser:
             raise UserError(f"{shortened(words[0], 80)!r} is one argument too many: {listed}.")
         return values
 
-    def unknown(self, name: str, values: Mapping[str, Any]) -> UserError:
+    def unknown(self, name: str, values: Mapping[str, Any], *, as_keyword: bool = False) -> UserError:
         """An error that names the nearest option; of a setting that several methods have, the chosen method's."""
         plain, shown = name.lstrip("-").replace("-", "_"), shortened(name, 80)
         method = values.get("method") or (self.flags["method"].default if "method" in self.flags else "")
@@ -183,7 +202,8 @@ class Parser:
         near = nearest_name(plain, names)
         if near is None:
             return UserError(f"{shown!r} is not an option: `candapt {self.command} --help` lists them.")
-        return UserError(f"{shown!r} is not an option: did you mean `{names[near].shown}`?")
+        suggestion = names[near].keyword if as_keyword else names[near].shown
+        return UserError(f"{shown!r} is not an option: did you mean `{suggestion}`?")
 
     def from_config(self, config: Mapping[str, Any], ignored: Callable[[str], bool]) -> dict[str, Any]:
         """Values by flag name from the content of a configuration file, without settings and groups to ignore."""

@@ -53,7 +53,7 @@ def run(options: PredictOptions) -> None:
         if is_submission:
             visda.write_submission(out, predictions.labels, model.classes)
         else:
-            predictions.write_csv(out, model.classes)
+            predictions.write_csv(out, model.classes, name_unknown=model.names_unknown)
     log.info("Predicted %d samples: %s", domain.size, out)
 
 

@@ -40,7 +40,15 @@ from candapt.methods import METHODS
 from candapt.network.activations import ActivationCache
 from candapt.network.build import NetworkParts, check_named_weights, expected_images
 from candapt.presets import DEFAULT, PRESETS, make_settings, retired_settings
-from candapt.settings import LAST, ImageChoice, ImageSettings, NetworkSettings, Settings, TrainingSettings
+from candapt.settings import (
+    LAST,
+    ImageChoice,
+    ImageSettings,
+    NetworkSettings,
+    Settings,
+    TrainingSettings,
+    image_choice,
+)
 from candapt.storage.files import digest, flatten, plain
 from candapt.storage.provenance import Provenance, provenance_of
 from candapt.storage.runs import describe_settings
@@ -113,7 +121,8 @@ def training_parser(command: str, kind: type[TrainingOptions], skip: Collection[
     """A parser for the options of a command and all settings of a training."""
     texts = {"source": describe_inputs(labeled=True), "target": describe_inputs(labeled=False)}
     own = with_inputs(flags_of(kind, skip=NO_FLAGS | set(skip)), texts)
-    method = Flag("method", str, f"One of {', '.join(METHODS)}.", "can")
+    auto = ", or auto: try a few that differ in kind and keep the best" if command == "adapt" else ""
+    method = Flag("method", str, f"One of {', '.join(METHODS)}{auto}.", "can")
     seed = Flag("seed", int, "Seed of every random draw.", 0)
     return Parser(command, [*own, method, seed, *setting_flags()])
 
@@ -154,12 +163,6 @@ def setting_changes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the values that are settings of the network, the training or a method."""
     top, groups = {"rounds", "select"}, {"network", "training", *METHODS}
     return {name: value for name, value in values.items() if name in top or name.rpartition(".")[0] in groups}
-
-
-def image_choice(values: Mapping[str, Any]) -> ImageChoice:
-    """The choices about image files among the values."""
-    prefix = "images."
-    return ImageChoice(**{name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)})
 
 
 def require_own_settings(given: Given, methods: Sequence[str]) -> None:

@@ -46,7 +46,9 @@ class ArraySamples:
     augmentation: str = "none"  # kind of the training views
 
     def __init__(self, array: Any) -> None:
-        self.array = torch.as_tensor(np.asarray(array, dtype=np.float32))
+        values = np.asarray(array, dtype=np.float32)
+        # The arrays of data frames are read-only, which tensors cannot be.
+        self.array = torch.as_tensor(values if values.flags.writeable else values.copy())
 
     @property
     def shape(self) -> tuple[int, ...]:

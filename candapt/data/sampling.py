@@ -4,15 +4,21 @@ import torch
 from torch import Tensor
 
 
-def random_batches(count: int, batch_size: int, steps: int, generator: torch.Generator) -> Tensor:
+def random_batches(
+    count: int, batch_size: int, steps: int, generator: torch.Generator, weights: Tensor | None = None
+) -> Tensor:
     """Batches of indices below `count` from one shuffled epoch after another, shape (steps, min(batch_size, count)).
 
     No index is twice in a batch. The incomplete batch at the end of an epoch is dropped. With fewer samples than
-    `batch_size` every batch is the whole set, shuffled again.
+    `batch_size` every batch is the whole set, shuffled again. With weights, shape (count,) and none of them zero, each
+    batch is a draw of its own, in which an index is as likely as its weight says.
     """
     if count < 1 or batch_size < 1:
         raise ValueError(f"Batches of {batch_size} from {count} samples are not possible: both must be at least 1.")
     size = min(batch_size, count)
+    if weights is not None:
+        drawn = [weights.multinomial(size, generator=generator) for _ in range(steps)]
+        return torch.stack([torch.empty(size, dtype=torch.int64), *drawn])[1:]
     batches = count // size  # of one epoch
     epochs = [torch.randperm(count, generator=generator)[: batches * size] for _ in range(-(-steps // batches))]
     return torch.cat([torch.empty(0, dtype=torch.int64), *epochs]).view(-1, size)[:steps]

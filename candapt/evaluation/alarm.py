@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from candapt.clustering import class_centers
+from candapt.evaluation.proportions import Proportions
 from candapt.evaluation.reference import Reference, View
 from candapt.evaluation.scores import agreement
 
@@ -26,7 +27,11 @@ SPREAD = 0.4  # effective number of predicted classes over that of the source, b
 CLUSTERED = 0.5  # agreement of classifier and clusters, below which the target barely clusters
 VOTES = 1000  # maximum number of source samples whose neighbors vote
 
+UNKNOWN = 0.1  # share of the target that looks like none of the classes, from which on the user must know
+
 SENTENCES = {
+    "unknown objects": "About {unknown:.0%} of the target look like none of the source's classes: what is predicted "
+    "for them is wrong.",
     "other classes": "The target samples predicted as a class hardly resemble that class in the source (similarity "
     "{resemblance[0]:.2f}): the target may hold other classes, and its predictions mean little.",
     "missing classes": "The target seems to lack about {missing:.0%} of the source's classes, which adaptation does "
@@ -70,6 +75,7 @@ class Facts:
     clustered: tuple[float, float]  # agreement of classifier and clusters
     expected: tuple[float, float]  # estimated share of right predictions
     same: float  # share of the target that both networks predict alike
+    unknown: float = 0.0  # share of the target that looks like none of the classes
 
 
 @dataclass(frozen=True)
@@ -84,25 +90,38 @@ class Finding:
         return asdict(self)
 
 
-def gather_facts(adapted: Outcome, baseline: Outcome, reference: Reference, view: View) -> Facts:
-    """What the warnings are based on: both networks' outcomes on the target, and what a reference sees of it."""
+def gather_facts(
+    adapted: Outcome,
+    baseline: Outcome,
+    reference: Reference,
+    view: View,
+    proportions: Proportions | None = None,
+    unknown: float = 0.0,
+) -> Facts:
+    """What the warnings are based on: both networks' outcomes on the target, and what a reference sees of it.
+
+    Without an estimate of the class proportions, a simpler one by the plain source classifier takes its place.
+    """
     classes, rows, both = adapted.probabilities.shape[1], reference.target_rows, (adapted, baseline)
     prior = class_shares(reference.source_labels, classes)
     centers = class_centers(reference.source, reference.source_labels, classes)
+    shares = target_shares(view.classifier.double(), prior) if proportions is None else proportions.target
     return Facts(
         neighbor_vote(reference.source, reference.source_labels),
-        missing_classes(target_shares(view.classifier.double(), prior), prior),
+        missing_classes(shares, prior),
         _pair(resemblance(centers, class_centers(reference.target, each.labels[rows], classes)) for each in both),
         _pair(effective_number(class_shares(each.labels, classes)) / effective_number(prior) for each in both),
         _pair(agreement(each.labels, each.cluster_labels) for each in both),
         _pair(float(each.confidence.mean()) for each in both),
         agreement(adapted.labels, baseline.labels),
+        unknown,
     )
 
 
 def warnings_from(facts: Facts) -> list[Finding]:
     """Warnings that the facts give reason for, the gravest first; none for a run that looks good."""
     signs = {
+        "unknown objects": facts.unknown >= UNKNOWN,
         "other classes": facts.resemblance[0] < RESEMBLANCE,
         "missing classes": facts.missing >= MISSING,
         "collapse": facts.spread[0] < SPREAD,

@@ -126,6 +126,7 @@ class SampleConfidence:
     reference: Reference | None = None  # with small banks; None if untouched features cannot be had later
     bank_labels: Tensor | None = None  # predictions for the target samples of its bank
     means: Means | None = None
+    bank_unknown: Tensor | None = None  # how likely each target sample of its bank is unknown; None if nothing tells it
 
     def of(self, probabilities: Tensor, features: Tensor | None = None) -> Tensor:
         """Confidence of predictions (n, classes) for samples with these untouched features (n, d), shape (n,)."""
@@ -136,8 +137,19 @@ class SampleConfidence:
                 "class_confidence": log_odds(self.class_confidence)[labels],
             }
             return calibration(self.kind, "class").confidence(own)
-        evidence = _of_samples(self.reference, self.reference.view(features), probabilities, self.bank_labels)
-        return calibration(self.kind, "sample").confidence(evidence | _of_means(self.means, labels))
+        view = self.reference.view(features)
+        evidence = _of_samples(self.reference, view, probabilities, self.bank_labels)
+        confidence = calibration(self.kind, "sample").confidence(evidence | _of_means(self.means, labels))
+        unknown = self._unknown(view)
+        return confidence if unknown is None else (1 - unknown) * confidence
+
+    def unknown_of(self, features: Tensor) -> Tensor | None:
+        """How likely samples with these untouched features (n, d) are none of the classes, shape (n,)."""
+        return None if self.reference is None else self._unknown(self.reference.view(features))
+
+    def _unknown(self, view: View) -> Tensor | None:
+        """The mean over the nearest target samples."""
+        return None if self.bank_unknown is None else self.bank_unknown[view.target_neighbors].mean(1)
 
     @property
     def needs_features(self) -> bool:
@@ -149,7 +161,8 @@ class SampleConfidence:
         tensors = {"class_confidence": self.class_confidence}
         for name, part in (("reference", self.reference), ("means", self.means)):
             tensors |= {} if part is None else {f"{name}.{key}": value for key, value in vars(part).items()}
-        return tensors | ({} if self.bank_labels is None else {"bank_labels": self.bank_labels})
+        banks = {"bank_labels": self.bank_labels, "bank_unknown": self.bank_unknown}
+        return tensors | {name: each for name, each in banks.items() if each is not None}
 
     @classmethod
     def from_tensors(cls, kind: Kind, tensors: Mapping[str, Tensor]) -> "SampleConfidence":
@@ -160,7 +173,8 @@ class SampleConfidence:
             {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
             for part in ("reference", "means")
         )
-        return cls(kind, tensors["class_confidence"], Reference(**reference), tensors["bank_labels"], Means(**means))
+        banks = tensors["bank_labels"], tensors.get("bank_unknown")
+        return cls(kind, tensors["class_confidence"], Reference(**reference), banks[0], Means(**means), banks[1])
 
     def check(self, classes: int, width: int) -> None:
         """Raise a `ValueError` for tensors, perhaps from a stranger, that do not fit a network of this size."""
@@ -178,6 +192,7 @@ class SampleConfidence:
                 **{"means.neighbor_classifier": (), "means.agreement": (classes,)},
                 "means.source_neighbors": (classes,),
             }
+            expected |= {} if self.bank_unknown is None else {"bank_unknown": (banks[1],)}
         shapes = {name: tuple(value.shape) for name, value in self.tensors().items()}
         if shapes != expected:
             wrong = next(name for name in expected | shapes if shapes.get(name) != expected.get(name))

@@ -19,6 +19,7 @@ NEIGHBORS = 10  # samples of each domain that a sample is compared with
 BANK = 4000  # maximum number of samples of each domain among which neighbors are looked for
 KNOWN_WEIGHT = 3  # source samples that a target sample whose label is known counts as
 RIDGE = 0.05  # penalty on the squared weights of the source classifier
+FIRST_STEPS, LATER_STEPS = 60, 15  # of the source classifier's optimizer, from zero and from an earlier fit
 CHUNK = 1000  # samples compared with a bank at a time
 
 
@@ -67,7 +68,7 @@ class Reference:
         """
         rows = some_rows(len(target), BANK)
         chosen = some_rows(len(source), max(BANK, NEIGHBORS * classes))
-        shift, scale = _moments(target)
+        shift, scale = moments(target)
         own, other = standardized_by_source(source, origins)[chosen], standardized(target, shift, scale)
         labels = labels[chosen]
         if known is not None:
@@ -132,30 +133,48 @@ def standardized(features: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 def standardized_by_source(features: Tensor, origins: Tensor | None = None) -> Tensor:
     """The standardized features of one source, or of several, each by itself; shape (n, d)."""
     if origins is None:
-        return standardized(features, *_moments(features))
+        return standardized(features, *moments(features))
     units = torch.empty_like(features, dtype=torch.float32)
     for number in torch.unique(origins).tolist():
         own = features[origins == number]
-        units[origins == number] = standardized(own, *_moments(own))
+        units[origins == number] = standardized(own, *moments(own))
     return units
 
 
-def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the unit vectors, both of shape (d,)."""
+def moments(features: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the unit vectors, both of shape (d,); `counts` (n,) says how much each counts."""
     units = normalize(features.float())
-    return units.mean(0), units.std(0, correction=0)
+    if counts is None:
+        return units.mean(0), units.std(0, correction=0)
+    share = (counts / counts.sum()).to(units)
+    mean = share @ units
+    return mean, (share @ (units - mean).square()).sqrt()
 
 
-def fit_classifier(units: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weights (d, classes) and bias (classes,) of a logistic regression on standardized features, which has no seed."""
+def fit_classifier(
+    units: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    counts: Tensor | None = None,
+    start: tuple[Tensor, Tensor] | None = None,
+    ridge: float = RIDGE,
+) -> tuple[Tensor, Tensor]:
+    """Weights (d, classes) and bias (classes,) of a logistic regression on standardized features, which has no seed.
+
+    `counts`, shape (n,), says how much each sample counts. A fit that starts from another one takes fewer steps.
+    """
     inputs = units * units.shape[1] ** 0.5  # each dimension then has a variance of about one
-    weights = torch.zeros(units.shape[1], classes, requires_grad=True)
-    bias = torch.zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=60, line_search_fn="strong_wolfe")
+    first = start or (torch.zeros(units.shape[1], classes), torch.zeros(classes))
+    weights, bias = (each.clone().requires_grad_() for each in first)
+    steps = FIRST_STEPS if start is None else LATER_STEPS
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=steps, line_search_fn="strong_wolfe")
+    share = None if counts is None else (counts / counts.sum()).to(units)
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = cross_entropy(inputs @ weights + bias, labels) + RIDGE / 2 * weights.square().sum()
+        each = cross_entropy(inputs @ weights + bias, labels, reduction="mean" if share is None else "none")
+        value = (each if share is None else share @ each) + ridge / 2 * weights.square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, normalize
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
+from candapt.evaluation.proportions import EVEN, Mixture
 from candapt.evaluation.reference import View
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
@@ -62,6 +63,7 @@ class Round:
     embed: Callable[[Side], Outputs]  # features and logits of a whole domain by the network as it is now
     previous: Clusters | None  # clusters of the round before
     view: View | None = None  # what features that no adaptation has touched say of the target; None if there are none
+    mixture: Mixture = EVEN  # how much each source class and each target sample counts
 
     def random_draws(self, steps: int, *sides: Side) -> list[dict[str, Part]]:
         """Class-agnostic batches of the given sides: `source` with its labels, `target` without any."""
@@ -69,7 +71,8 @@ class Round:
         for side in sides:
             domain = self.task.domain(side)
             labels = domain.labels if isinstance(domain, LabeledDomain) else torch.full((domain.size,), -1)
-            chosen = random_batches(domain.size, self.batch_size, steps, generator(self.seed, "batches", side.name))
+            random, weights = generator(self.seed, "batches", side.name), self.mixture.weights(side, self.task)
+            chosen = random_batches(domain.size, self.batch_size, steps, random, weights)
             for draw, indices in zip(draws, chosen, strict=True):
                 draw[side.name.lower()] = Part(side, indices, labels[indices])
         return draws
@@ -109,6 +112,7 @@ class Method(nn.Module):
     phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
     settles: bool = True  # whether training may stop early, once labels and centers no longer change
     known_weight: float = 1.0  # of the cross-entropy on known target labels
+    weighs_classes: bool = True  # whether source classes count as often as the target seems to have them
     head_is_adapted: bool = False  # whether its head was adapted before the layers below: then nothing needs to warm up
 
     def __init__(self, network: Network, settings: Any) -> None:
@@ -137,8 +141,8 @@ class Method(nn.Module):
 
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
-        features = round.embed(Side.TARGET).features
-        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors)
+        features, present = round.embed(Side.TARGET).features, round.mixture.present
+        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors, present=present)
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""

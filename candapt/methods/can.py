@@ -123,6 +123,8 @@ class CAN(Method):
         settings = self.settings
         least = settings.min_samples + int(settings.min_samples_rule == "more-than")
         near, doubt = clusters.within(settings.max_distance), self.doubt(clusters, round)
+        if round.mixture.known is not None:
+            near = near.only(round.mixture.known > 0.5)
         return near.closest(self.share(round), least=least, by=doubt).at_least(least)
 
     def doubt(self, clusters: Clusters, round: Round) -> Tensor:
@@ -140,7 +142,7 @@ class CAN(Method):
 
     def label(self, round: Round) -> Clusters:
         """Cluster the target from the source's class centers."""
-        settings, unit = self.settings, self.settings.unit_centers
+        settings, unit, present = self.settings, self.settings.unit_centers, round.mixture.present
         target, centers = round.embed(Side.TARGET), round.class_centers(unit=unit)
         clusters = spherical_kmeans(
             target.features,
@@ -148,19 +150,22 @@ class CAN(Method):
             max_steps=settings.clustering_steps,
             unit=unit,
             align=settings.align_centers,
+            present=present,
             anchors=round.anchors,
         )
-        return self.vote(clusters, target) if self.classifier_votes(round) else clusters
+        return self.vote(clusters, target, present) if self.classifier_votes(round) else clusters
 
     def classifier_votes(self, round: Round) -> bool:
         """Whether the classifier helps to label the target; one that has learned nothing yet does not."""
         can_judge = not self.network.starts_at_random and not self.warms_up(round)
         return self.settings.labels == "vote" and can_judge
 
-    def vote(self, clusters: Clusters, target: Outputs) -> Clusters:
-        """The clusters with labels by the mean of their own probabilities and the classifier's."""
+    def vote(self, clusters: Clusters, target: Outputs, present: Tensor | None = None) -> Clusters:
+        """The clusters with labels by the mean of their own probabilities and the classifier's, of present classes."""
         distances = cosine_distances(target.features, clusters.centers)
         votes = (-self.settings.sharpness * distances).softmax(1) + target.probabilities
+        if present is not None:
+            votes = votes.masked_fill(~present, -1)
         labels = votes.argmax(1)
         return replace(clusters, labels=labels, distances=distances.gather(1, labels[:, None]).squeeze(1))
 

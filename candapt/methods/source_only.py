@@ -26,6 +26,7 @@ class SourceOnly(Method):
     title = "Source-only"
     Settings = SourceOnlySettings
     settings: SourceOnlySettings
+    weighs_classes = False  # it is the network as it would be without knowing anything of the target
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random source batches."""

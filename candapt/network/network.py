@@ -236,9 +236,10 @@ class _SideBySide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
         hidden, weight = ctx.saved_tensors
-        maps = weight.reshape(len(hidden), -1, weight.shape[1])
-        inner = gradients[0] @ maps if ctx.needs_input_grad[0] else None
-        return inner, (gradients[0].mT @ hidden).flatten(0, 1)
+        outer = gradients[0]  # in mixed precision of fewer digits than hidden and weight
+        maps = weight.reshape(len(hidden), -1, weight.shape[1]).to(outer.dtype)
+        inner = (outer @ maps).to(hidden.dtype) if ctx.needs_input_grad[0] else None
+        return inner, (outer.mT @ hidden.to(outer.dtype)).flatten(0, 1).to(weight.dtype)
 
 
 class Correction(nn.Module):

@@ -9,6 +9,7 @@ from candapt.report import plots, text
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
 from candapt.report.run_data import Prediction, Run
+from candapt.report.targets import target_parts
 from candapt.report.thumbnails import BUDGET, Thumbnails, thumbnails_of
 from candapt.settings import LAST
 from candapt.storage.files import flatten
@@ -58,6 +59,7 @@ def run_page(run: Run) -> str:
         unsure=unsure,
         pictures=pictures,
         tables=tables(run),
+        targets=target_parts(run, thumbnails),
     )
 
 

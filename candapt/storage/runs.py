@@ -21,6 +21,7 @@ from candapt.storage.safe_reading import read_json, shortened
 PACKAGES = ("candapt", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn")
 PROVENANCE = "checkpoints/origin.json"  # what a run was started with; its checkpoints are only good with that
 LEFT_OUT = "left-out.csv"  # list of image files that do not decode
+CANDIDATES = "candidates"  # runs of the methods that `--method auto` compares
 TUNING = "tuning.json"  # provenance of `candapt tune`, whose folder holds a config.yaml too, but no run
 RUNS = Path("runs")  # where runs go for which the user names no folder
 
@@ -44,10 +45,10 @@ class RunFolder(OutputFolder):
         names, place = names_in(path), str(path)
         if resume and TUNING in names:
             raise UserError(f"{place!r} holds trials of `candapt tune` and no run: give another folder by --out.")
-        if resume and "config.yaml" not in names and names - {"log.txt", "checkpoints"}:
+        if resume and not names & {"config.yaml", CANDIDATES} and names - {"log.txt", "checkpoints", "auto.yaml"}:
             raise UserError(f"{place!r} holds no run (no config.yaml): give a folder made by `candapt adapt`.")
         if names and not resume:
-            unfinished = "config.yaml" in names and TUNING not in names and not cls(path).complete
+            unfinished = bool(names & {"config.yaml", CANDIDATES}) and TUNING not in names and not cls(path).complete
             hint = "--resume to continue the run in it, or " if unfinished else ""
             raise UserError(f"{place!r} already holds files: give {hint}another folder by --out; nothing was changed.")
 

@@ -13,6 +13,7 @@ from torch import nn
 from candapt.clustering import label_change
 from candapt.data.domains import Side, Task
 from candapt.errors import DivergedError
+from candapt.evaluation.proportions import Mixture
 from candapt.evaluation.scores import Choice, merit, value_of
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.methods.known import with_known
@@ -23,6 +24,7 @@ from candapt.training import finiteness
 from candapt.training.batches import read_batches
 from candapt.training.callbacks import Callback
 from candapt.training.finiteness import NonFiniteError, clustering_in, restore_buffers
+from candapt.training.mixing import remembered_mixture, revise_mixture
 from candapt.training.optimizers import build_optimizers, set_learning_rates, start_momentum
 from candapt.training.outputs import DomainOutputs
 from candapt.training.scoring import Scorer, cluster_facts, has_settled, hold_out, remembered_view
@@ -78,6 +80,7 @@ class Training:
         round = self.describe_round()
         if progress.steps == 0:
             self.cluster(round)
+            round = replace(round, mixture=self.mixture)
         draws = with_known(draws_by_source(self.method, round, state.clusters), round)
         workers = self.settings.training.workers
         batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers)
@@ -105,8 +108,12 @@ class Training:
         self.outputs.refresh()
         if not state.score_memory:
             self.scorer.remember_view()
+            if not self.mixture.is_even:  # then other samples count in batch norm statistics than before
+                self.outputs.forget(layers=False)
+                self.outputs.refresh()
             self.scorer.remember_start()
-            round = replace(round, view=remembered_view(state.score_memory))
+            round = replace(round, view=remembered_view(state.score_memory), mixture=self.mixture)
+        round = replace(round, mixture=revise_mixture(self, round))
         if self.settings.training.clustering_views == "training":
             round = replace(round, embed=lambda side: self.outputs.of_training_views(side, round.seed))
         with clustering_in(state.round):
@@ -170,7 +177,13 @@ class Training:
         sizes = settings.training.batch_size, settings.training.steps
         previous = state.progress.previous if state.progress.steps else state.clusters
         view = remembered_view(state.score_memory)
-        return Round(state.round, settings.rounds, self.task, seed, *sizes, self.outputs.of, previous, view)
+        embed, mixture = self.outputs.of, self.mixture
+        return Round(state.round, settings.rounds, self.task, seed, *sizes, embed, previous, view, mixture)
+
+    @property
+    def mixture(self) -> Mixture:
+        """How much each source class and each target sample counts in this round."""
+        return remembered_mixture(self.state.score_memory)
 
     def keep_if_best(self, record: Record) -> None:
         """Copy the method's state after a round that no earlier one beats."""

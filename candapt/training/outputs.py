@@ -74,8 +74,9 @@ class DomainOutputs:
         """Take batch norm statistics of the whole domains if they are used and outdated."""
         if self.uses_whole_domains and not self._statistics_are_fresh:
             for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
+                weights = self.training.mixture.weights(side, self.task)
                 with self.training.number_format(), self._head_input(side) as domain:
-                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size)
+                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size, weights=weights)
             self._statistics_are_fresh = True
 
     @torch.no_grad()
@@ -144,15 +145,28 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.empty_like(values).index_copy_(0, torch.cat([rows for rows, _ in parts]), values)
 
 
-def refresh_statistics(method: Method, domain: Domain, side: Side, *, batch_size: int) -> None:
-    """Set the batch norm statistics of one side to those of the whole domain; each source has its own."""
+def refresh_statistics(
+    method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
+) -> None:
+    """Set the batch norm statistics of one side to those of the whole domain; each source has its own.
+
+    Weights (n,) say what counts how much.
+    """
     device, own = next(method.parameters()).device, len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
-    for _, part, norm in by_norm(domain, side) if own else [((), domain, norm_of(side))]:
+    whole = (torch.arange(domain.size), domain, norm_of(side))
+    for places, part, norm in by_norm(domain, side) if own else [whole]:
         batches = _batch_count(part, batch_size)
         # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
-        strides = (torch.arange(first, part.size, batches) for first in range(batches))
-        read = (part.samples.read(indices).to(device) for indices in strides)
+        rows = torch.arange(part.size) if weights is None else resampled(weights[places])
+        read = (part.samples.read(rows[first::batches]).to(device) for first in range(batches))
         estimate_statistics(method.network.backbone, norm, read)
+
+
+def resampled(weights: Tensor) -> Tensor:
+    """As many rows as there are weights, shape (n,), in order: each as often as its weight says, within one."""
+    ends = weights.double().cumsum(0)
+    places = (torch.arange(len(weights)) + 0.5) / len(weights) * ends[-1]
+    return torch.searchsorted(ends, places).clamp_max(len(weights) - 1)
 
 
 def read_in_order(module: nn.Module, domain: Domain, batch_size: int, seed: int | None = None) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors
 from candapt.network.network import Outputs
 from candapt.randomness import generator
 from candapt.training.finiteness import clustering_in
+from candapt.training.mixing import first_mixture, remembered_mixture
 
 if TYPE_CHECKING:
     from candapt.training.loop import Training
@@ -68,10 +69,12 @@ class Scorer:
 
     @torch.no_grad()
     def remember_view(self) -> None:
-        """Keep what untouched features say of the target, if the method uses it and there are any."""
-        training = self.training
-        if training.method.uses_view and (view := self._view()) is not None:
-            training.state.score_memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
+        """Keep what untouched features say of the target, if there are any: what counts how much, and a view."""
+        training, memory = self.training, self.training.state.score_memory
+        memory |= first_mixture(training)
+        is_used = training.method.uses_view or not remembered_mixture(memory).is_even
+        if is_used and (view := self._view()) is not None:
+            memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:

@@ -1,14 +1,11 @@
 """Office-31 and VisDA-2017 as they are downloaded, in miniature, from end to end."""
 
 import json
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from PIL import Image
 
 from candapt.benchmark.collections import ListedCollection
 from candapt.commands.main import main
@@ -16,6 +13,7 @@ from candapt.data.visda import CLASSES
 from candapt.network.backbones import build_backbone
 from candapt.settings import ImageSettings
 from tests.benchmark.conftest import write_images
+from tests.images import write_visda
 
 CONFIG = Path(__file__).parents[2] / "configs" / "visda2017.yaml"
 QUICK = ("--rounds", 1, "--training.steps", 2, "--training.batch_size", 12, "--network.bottleneck", 8)
@@ -54,20 +52,7 @@ class TestOffice31:
 @pytest.fixture(scope="module")
 def visda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The challenge's folders: labeled lists in train and validation, a list of shuffled paths in test."""
-    root = tmp_path_factory.mktemp("visda")
-    shuffled = random.Random(0)
-    for split, suffix in (("train", "png"), ("validation", "jpg"), ("test", "jpg")):
-        listed = []
-        for number, name in enumerate(CLASSES):
-            for index in range(2):
-                path = f"trunk0{index}/{number:02}.{suffix}" if split == "test" else f"{name}/{index}.{suffix}"
-                pixels = np.random.default_rng(100 * number + index).integers(0, 60, (24, 24, 3)) + 16 * number
-                (root / split / path).parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels.astype(np.uint8)).save(root / split / path)
-                listed.append(path if split == "test" else f"{path} {number}")
-        shuffled.shuffle(listed)
-        (root / split / "image_list.txt").write_text("".join(f"{line}\n" for line in listed))
-    return root
+    return write_visda(tmp_path_factory.mktemp("visda"))
 
 
 @pytest.fixture(scope="module")

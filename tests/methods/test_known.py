@@ -7,6 +7,7 @@ import torch
 
 from candapt.clustering import spherical_kmeans
 from candapt.data.domains import KnownLabels, Task
+from candapt.evaluation.proportions import Mixture
 from candapt.methods import METHODS
 from candapt.methods.base import KNOWN
 from candapt.methods.known import with_known
@@ -84,3 +85,25 @@ class TestClusters:
         plain, anchored = (spherical_kmeans(features, centers, anchors=a) for a in (None, torch.full((30,), -1)))
         assert plain.labels.equal(anchored.labels)
         assert plain.centers.equal(anchored.centers)
+
+    def test_anchors_count_among_the_classes_that_are_present(self) -> None:
+        features, centers = torch.randn(30, 5, generator=torch.Generator().manual_seed(2)), torch.eye(5)
+        anchors = torch.full((30,), -1)
+        anchors[:3] = torch.tensor([4, 2, 4])
+        present = torch.tensor([True, False, True, False, True])
+        clusters = spherical_kmeans(features, centers, anchors=anchors, present=present)
+        assert clusters.labels[:3].tolist() == [4, 2, 4]
+        assert set(clusters.labels.tolist()) <= {0, 2, 4}
+
+
+class TestMixture:
+    def test_a_class_of_which_a_sample_is_given_is_not_absent(self) -> None:
+        mixture = Mixture(absent=torch.tensor([True, True, False]))
+        known = KnownLabels(torch.tensor([3]), torch.tensor([1]))
+        assert mixture.with_classes(known).absent.tolist() == [True, False, False]  # type: ignore[union-attr]
+        assert mixture.with_classes(None) is mixture
+
+    def test_a_sample_whose_label_is_given_is_not_unknown(self, toy: Toy) -> None:
+        training = run(make_training(with_some(toy), quick_settings(training__unknown="auto")))
+        unknown = training.state.score_memory["unknown"]
+        assert unknown[training.task.target_labels >= 0].tolist() == [0.0] * 8

@@ -16,6 +16,7 @@ from candapt.data.domains import Side
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.model import load
+from candapt.presets import make_settings
 from candapt.settings import Settings
 from candapt.training.batches import read_batches
 from candapt.training.checkpoint import checkpoints, restore_checkpoint, save_checkpoint
@@ -199,8 +200,10 @@ def explained(kind: type) -> list[str]:
 @every
 def test_its_page_tells_every_setting_with_its_default(method: str) -> None:
     page = (DOCS / f"{method}.md").read_text(encoding="utf-8")
+    defaults = make_settings(method).method_settings
     for field in fields(METHODS[method].Settings):
-        default = json.dumps(field.default) if not isinstance(field.default, str) else field.default
+        value = getattr(defaults, field.name)
+        default = json.dumps(value) if not isinstance(value, str) else value
         assert f"| `{method}.{field.name}` | {default} |" in page, field.name
 
 

@@ -95,6 +95,21 @@ class TestTraining:
         ):
             torch.testing.assert_close(ours, theirs)
 
+    def test_batched_maps_in_mixed_precision(self) -> None:
+        """The backward pass runs outside of autocast, where torch mixes no number formats."""
+        torch.manual_seed(0)
+        layer = Bottleneck(INPUTS, WIDTH, heads=HEADS)
+        hidden, cost = torch.randn(HEADS, 8, INPUTS, requires_grad=True), torch.randn(8, HEADS * WIDTH)
+        leaves = (hidden, layer.bottleneck.weight)
+        exact = torch.autograd.grad(layer.map(hidden), leaves, cost)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            mapped = layer.map(hidden)
+        assert mapped.dtype == torch.bfloat16
+        rough = torch.autograd.grad(mapped, leaves, cost.bfloat16())
+        for ours, theirs in zip(rough, exact, strict=True):
+            assert ours.dtype == torch.float32
+            torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.1)
+
     def test_a_head_learns_from_its_own_loss_only(self, network: Network) -> None:
         (heads,) = network.train().each_head([(torch.randn(8, INPUTS), Side.SOURCE)])
         heads[1].logits.logsumexp(1).sum().backward()

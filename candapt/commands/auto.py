@@ -1,0 +1,114 @@
+"""`candapt adapt --method auto`: train methods that differ in kind, keep the one that label-free evidence favors.
+
+Each method has a run folder below `candidates/`. They are compared by the estimate of their accuracy from features that
+no adaptation has touched, which means the same for all of them. The run of the best one becomes the run.
+"""
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from candapt.assessment import BASELINE, Baseline, as_baseline
+from candapt.commands import adapt
+from candapt.commands.adapt import AdaptOptions
+from candapt.commands.parser import Given, read_config
+from candapt.commands.report import report
+from candapt.commands.training import NOT_IN_FILES, parse_training, training_parser
+from candapt.errors import UserError
+from candapt.methods import METHODS
+from candapt.storage.files import plain, write_atomically, write_json
+from candapt.storage.folders import names_in
+from candapt.storage.runs import CANDIDATES, RunFolder, new_run_path, write_config
+from candapt.storage.safe_reading import read_json
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"  # what the user gives as the method
+TRIED = (BASELINE, "mcc", "dan", "can")  # the last of equals is kept
+CONFIG = "auto.yaml"  # what the user gave, to resume with
+
+
+def main(given: Given) -> None:
+    """Train and compare; the values are those that the user gave, `--out` and `--resume` among them."""
+    values = dict(given.values)
+    out = values.get("out") or new_run_path(AUTO)
+    resume = bool(values.get("resume"))
+    RunFolder.check(out, resume=resume)
+    if resume and RunFolder(out).complete:
+        log.info("The run in %s is complete: %s", out, out / "predictions.csv")
+        return
+    config = read_config(out / CONFIG if resume and (out / CONFIG).is_file() else values.get("config"))
+    options = [options_of(method, values, config) for method in TRIED]
+    out.mkdir(parents=True, exist_ok=True)
+    write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
+    train_all(options, out)
+    keep_best(out, with_report=options[-1].report)
+
+
+def options_of(method: str, values: Mapping[str, Any], config: Mapping[str, Any]) -> AdaptOptions:
+    """The options of one candidate; settings of other methods do not concern it."""
+    others = [name for name in METHODS if name != method]
+    own = {name: value for name, value in values.items() if name.rpartition(".")[0] not in others}
+    own = {name: value for name, value in own.items() if name not in ("out", "resume", "config")} | {"method": method}
+    parser = training_parser("adapt", AdaptOptions)
+    return parse_training(parser, AdaptOptions, Given(own), {**config, "method": method})
+
+
+def _described(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the given values in it."""
+    described: dict[str, Any] = {**config, "method": AUTO}
+    for name, value in values.items():
+        if name in NOT_IN_FILES or name in ("config", "method"):
+            continue
+        group, _, item = name.rpartition(".")
+        content = str(value.absolute()) if isinstance(value, Path) else plain(value)
+        if group:
+            described[group] = {**described.get(group, {}), item: content}
+        else:
+            described[name] = content
+    return described
+
+
+def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
+    """Train every candidate that is not complete; source-only, which comes first, is what the others compare with."""
+    baseline: Baseline | None = None
+    for number, each in enumerate(options, 1):
+        folder = out / CANDIDATES / each.settings.method
+        log.info("Method %d of %d: %s", number, len(options), each.settings.method)
+        started = folder.is_dir() and bool(names_in(folder))
+        result = adapt.run(replace(each, out=folder, resume=started), baseline)
+        if each.settings.method == BASELINE and result is not None:
+            baseline = as_baseline(result)
+
+
+def keep_best(out: Path, *, with_report: bool) -> None:
+    """Copy the run with the best evidence out of the candidates; its summary tells of all of them."""
+    summaries = {method: read_json(out / CANDIDATES / method / "summary.json") for method in TRIED}
+    compared = {method: _evidence(summary) for method, summary in summaries.items()}
+    best = max(TRIED, key=lambda method: (compared[method]["estimated_accuracy"], TRIED.index(method)))
+    folder = out / CANDIDATES / best
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.name not in ("summary.json", ".lock"):
+            with write_atomically(out / path.name) as part:
+                shutil.copyfile(path, part)
+    write_json(out / "summary.json", {**summaries[best], "auto": {"kept": best, "methods": compared}})
+    for method, evidence in compared.items():
+        log.info("%-12s estimated accuracy %.1f%%", METHODS[method].title, 100 * evidence["estimated_accuracy"])
+    log.info("Kept %s: %s", METHODS[best].title, out / "predictions.csv")
+    if with_report:
+        report([out])
+
+
+def _evidence(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared of a candidate; a `UserError` if it has no estimate."""
+    estimate = summary.get("estimated_accuracy")
+    if not isinstance(estimate, dict):
+        raise UserError(
+            "--method auto compares methods by features that no adaptation has touched, and this network starts at "
+            "random: give --baseline true, or a method."
+        )
+    warnings = [finding["kind"] for finding in summary.get("warnings", [])]
+    return {"estimated_accuracy": estimate["value"], "seconds": summary["seconds"], "warnings": warnings}

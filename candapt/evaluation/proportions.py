@@ -1,0 +1,150 @@
+"""The target's class proportions, estimated without labels, and how much each class and sample counts because of them.
+
+A source classifier expects the source's proportions, and so do statistics that are taken over a whole domain. The
+estimate starts from the source's proportions and repeats: weight the source's samples so that they have the estimated
+proportions, standardize them under these weights, fit a classifier, and take the mean of what it says of the target.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from candapt.data.domains import KnownLabels, Side, Task
+from candapt.evaluation.reference import NEIGHBORS, fit_classifier, moments, nearest, standardized
+from candapt.randomness import generator
+
+STEPS = 3  # how often the classifier is fitted; more of them drift away where nothing is missing
+RIDGE = 0.02  # penalty of that classifier; a stronger one makes it too unsure to tell rare from absent classes
+SAMPLES = 2000  # maximum number of samples of each domain that the estimate uses
+RESAMPLES = 200  # draws of the target for the intervals
+ABSENT = 0.25  # a class with less than this part of an equal share is hardly there
+FLOOR = 0.05  # least weight of a class: the network must not forget one that may come back
+MISSING = 0.25  # share of the classes that look absent, from which on proportions are taken to be others
+DIFFERENT = 0.3  # the same for the total variation between the domains' proportions
+
+
+@dataclass(frozen=True, eq=False)
+class Proportions:
+    """Share of each class in both domains, tensors of shape (classes,)."""
+
+    source: Tensor
+    target: Tensor  # estimated
+    low: Tensor  # nine of ten draws of such a target give at least this estimate
+    high: Tensor  # and at most this one
+
+    @property
+    def absent(self) -> Tensor:
+        """Classes of the source that the target hardly has, shape (classes,), bool."""
+        return hardly_there(self.target, self.source)
+
+    @property
+    def differ(self) -> bool:
+        """Whether they are clearly others; a shift between the domains makes small differences out of nothing."""
+        missing = float(self.absent[self.source > 0].double().mean())
+        return missing >= MISSING or float((self.target - self.source).abs().sum() / 2) >= DIFFERENT
+
+    def describe(self, classes: tuple[str, ...]) -> dict[str, Any]:
+        """The entry in `summary.json`."""
+        columns = (self.source.tolist(), self.target.tolist(), self.low.tolist(), self.high.tolist())
+        names = ("source", "target", "low", "high")
+        each = {name: dict(zip(names, row, strict=True)) for name, *row in zip(classes, *columns, strict=True)}
+        return {"differ": self.differ, "classes": each}
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """How much each source class and each target sample counts; None where all count the same."""
+
+    classes: Tensor | None = None  # weight of a source sample of each class, shape (classes,)
+    absent: Tensor | None = None  # classes that take no part, shape (classes,), bool
+    known: Tensor | None = None  # probability that a target sample is of one of the classes, shape (m,)
+
+    def weights(self, side: Side, task: Task) -> Tensor | None:
+        """Weight of each sample of a side, shape (n,), none of them zero."""
+        if side is Side.SOURCE:
+            return None if self.classes is None else self.classes[task.source.labels]
+        return None if self.known is None else self.known.clamp_min(FLOOR)
+
+    def with_classes(self, labels: KnownLabels | None) -> "Mixture":
+        """The mixture in which no class is absent of which a target sample is given."""
+        if labels is None or self.absent is None:
+            return self
+        return replace(self, absent=self.absent.index_fill(0, labels.labels, False))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether everything counts the same."""
+        return not self.tensors()
+
+    @property
+    def present(self) -> Tensor | None:
+        """Classes that take part, shape (classes,), bool; None if all do."""
+        return None if self.absent is None else ~self.absent
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of its parts that there are, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+EVEN = Mixture()
+
+
+def estimate_proportions(
+    source: Tensor, labels: Tensor, target: Tensor, classes: int, known: Tensor | None = None
+) -> Proportions:
+    """Class proportions of a target, from features (n, d) and (m, d) that no adaptation has touched.
+
+    Target samples count as far as they are `known`, shape (m,), to be of one of the classes; by default all the same.
+    """
+    own = labels.bincount(minlength=classes).double() / len(labels)
+    units = standardized(target, *moments(target, known))
+    near = nearest(units, units, NEIGHBORS, torch.arange(len(units)))
+    share, start = own, None
+    for _ in range(STEPS):
+        weights = class_weights(share, own, floor=0.0)[labels]
+        start = fit_classifier(
+            standardized(source, *moments(source, weights)), labels, classes, counts=weights, start=start, ridge=RIDGE
+        )
+        said = (units @ start[0] * units.shape[1] ** 0.5 + start[1]).softmax(1)
+        votes = among_neighbors(said, near)
+        share = mean_vote(votes, known)
+    some = None if known is None else (known > 0.5)
+    low, high = interval(votes if some is None or not some.any() else votes[some])
+    return Proportions(own, share, low, high)
+
+
+def among_neighbors(probabilities: Tensor, near: Tensor) -> Tensor:
+    """Probabilities (n, classes) of each sample and its neighbors together, cubed so that a majority decides."""
+    together = (probabilities + probabilities[near].sum(1)).double().pow(3)
+    return together / together.sum(1, keepdim=True)
+
+
+def mean_vote(votes: Tensor, known: Tensor | None = None) -> Tensor:
+    """Share of each class, shape (classes,), by votes (n, classes) that count as far as the samples are known."""
+    return votes.mean(0) if known is None else known.double() @ votes / known.double().sum()
+
+
+def interval(votes: Tensor) -> tuple[Tensor, Tensor]:
+    """Between which shares of each class nine of ten draws of as many samples lie; both of shape (classes,)."""
+    rows = torch.randint(len(votes), (RESAMPLES, len(votes)), generator=generator("proportions"))
+    shares = torch.stack([votes[each].mean(0) for each in rows])
+    low, high = shares.quantile(torch.tensor([0.05, 0.95], dtype=shares.dtype), dim=0)
+    return low, high
+
+
+def class_weights(target: Tensor, source: Tensor, *, floor: float = FLOOR) -> Tensor:
+    """Weight of a source sample of each class, shape (classes,), under which the source has the target's shares."""
+    return (target / source.clamp_min(1e-12)).clamp_min(floor).float()
+
+
+def hardly_there(target: Tensor, source: Tensor) -> Tensor:
+    """Classes that the source has and the target hardly, shape (classes,), bool."""
+    present = source > 0
+    return present & (target < ABSENT / present.sum())
+
+
+def mixture_for(target: Tensor, source: Tensor, known: Tensor | None = None) -> Mixture:
+    """What counts how much in a target with these shares of classes."""
+    return Mixture(class_weights(target, source), hardly_there(target, source), known)

@@ -1,0 +1,87 @@
+"""Several methods are tried, and evidence without labels chooses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from candapt.commands import auto
+from candapt.commands.main import main
+from candapt.storage.files import write_json
+from tests.predictions import rows
+
+QUICK = ["--rounds", "2", "--training.steps", "5", "--network.bottleneck", "16", "--training.accelerator", "cpu"]
+
+
+def arguments(files: Path, out: Path) -> list[str]:
+    data = [str(files / "source.npz"), str(files / "target.npz")]
+    return ["adapt", *data, "--method", "auto", "--out", str(out), "--report", "false", *QUICK]
+
+
+def test_the_best_by_evidence_is_kept(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main([*arguments(files, out), "--mcc.weight", "0.5"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    compared = summary["auto"]["methods"]
+    assert tuple(compared) == auto.TRIED
+    best = max(compared.values(), key=lambda each: each["estimated_accuracy"])
+    kept = summary["auto"]["kept"]
+    assert compared[kept]["estimated_accuracy"] == best["estimated_accuracy"]
+    assert summary["method"] == kept
+    assert rows(out / "predictions.csv") == rows(out / "candidates" / kept / "predictions.csv")
+    assert "0.5" in (out / "candidates/mcc/config.yaml").read_text()
+    assert main(["predict", str(out), str(files / "target.npz"), "--out", str(tmp_path / "again.csv")]) == 0
+
+
+def test_it_resumes_where_it_was(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, trained = tmp_path / "run", list[str]()
+    run = auto.adapt.run
+
+    def interrupted(options: auto.AdaptOptions, *others: object) -> object:
+        if options.settings.method == "dan" and "dan" not in trained:
+            trained.append("dan")
+            raise KeyboardInterrupt
+        trained.append(options.settings.method)
+        return run(options, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(auto.adapt, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        auto.main(auto.Given(_values(files, out)))
+    assert trained == ["source-only", "mcc", "dan"]
+    before = (out / "candidates/mcc/model.safetensors").read_bytes()
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+    assert (out / "candidates/mcc/model.safetensors").read_bytes() == before
+    assert (out / "candidates/can/summary.json").is_file()
+    assert (out / "summary.json").is_file()
+    assert main(["adapt", "--out", str(out), "--resume"]) == 0
+
+
+def _values(files: Path, out: Path) -> dict[str, object]:
+    settings = {"rounds": 2, "training.steps": 5, "network.bottleneck": 16, "report": False}
+    return {"source": files / "source.npz", "target": files / "target.npz", "out": out, "method": "auto", **settings}
+
+
+def test_equal_evidence_keeps_the_last(tmp_path: Path) -> None:
+    for method in auto.TRIED:
+        folder = tmp_path / "candidates" / method
+        folder.mkdir(parents=True)
+        (folder / "predictions.csv").write_text(method)
+        write_json(folder / "summary.json", {"estimated_accuracy": {"value": 0.5}, "seconds": 1.0, "method": method})
+    auto.keep_best(tmp_path, with_report=False)
+    assert (tmp_path / "predictions.csv").read_text() == auto.TRIED[-1] == "can"
+
+
+def test_without_evidence_there_is_no_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method in auto.TRIED:
+        folder = tmp_path / "candidates" / method
+        folder.mkdir(parents=True)
+        write_json(folder / "summary.json", {"estimated_accuracy": None, "seconds": 1.0})
+    with pytest.raises(Exception, match="starts at random"):
+        auto.keep_best(tmp_path, with_report=False)
+
+
+def test_a_folder_with_files_is_refused(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/mine.txt").write_text("mine")
+    assert main(arguments(files, tmp_path / "run")) == 2
+    assert not (tmp_path / "run/candidates").exists()
