@@ -288,6 +288,39 @@ def baselines(name: str) -> str:
     return table(head, rows, result) + (f" Not measured yet: {', '.join(missing)}." if missing else "")
 
 
+def known_labels(what: str) -> str:
+    """Accuracies with known labels beside those without, of each task and on average."""
+    result = load(f"known-labels-{what}")
+    names = {"without": "no label", "with": "known labels", "random": "random labels", "suggested": "suggested labels"}
+    rows = []
+    for kind in result["means"]:
+        by_task = [statistics.mean(run[kind] for run in row["runs"]) for row in result["rows"]]
+        rows.append([names[kind], *map(_percent, (*by_task, result["means"][kind]))])
+    seeds = ", ".join(map(str, range(result["seeds"])))
+    count = f"{result['number']} labels" if what == "suggest" else f"{result['per_class']} labels of each class"
+    return table([f"{count}, seeds {seeds}", *(row["task"] for row in result["rows"]), "Average"], rows, result)
+
+
+def sources() -> str:
+    """Three domains of PACS as sources for the fourth."""
+    result = load("sources")
+    kinds = {"joined": "each with its own batch norm", "pooled": "pooled as one"}
+    rows = []
+    for kind, title in kinds.items():
+        by_target = [statistics.mean(run[kind]["accuracy"] for run in row["runs"]) for row in result["rows"]]
+        rows.append([title, *map(_percent, (*by_target, result["means"][kind]))])
+    for place in range(3):
+        cells = []
+        for row in result["rows"]:
+            name = [each for each in row["runs"][0] if each not in kinds][place]
+            accuracy = statistics.mean(run[name]["accuracy"] for run in row["runs"])
+            cells.append(f"{_percent(accuracy)} ({name.replace('_', ' ')})")
+        rows.append(["a single source" * (place == 0), *cells, ""])
+    seeds = ", ".join(map(str, range(result["seeds"])))
+    targets = [f"→ {row['target'].replace('_', ' ')}" for row in result["rows"]]
+    return table([f"PACS, three sources, seeds {seeds}", *targets, "Average"], rows, result)
+
+
 def class_shares() -> str:
     """JAN and source-only on an easy task, with the classes' shares as they are and made equal."""
     result = load("baselines")
@@ -630,6 +663,8 @@ TABLES: dict[str, Callable[..., str]] = {
         pseudo_labels,
         baselines,
         class_shares,
+        known_labels,
+        sources,
         view_choice,
         view_noise,
         selection,

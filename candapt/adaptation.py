@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from candapt.data.domains import LabeledDomain, Side, Task
+from candapt.data.domains import Side, Task
+from candapt.data.joining import separate_domains, with_samples
 from candapt.errors import UserError
 from candapt.evaluation.scores import Choice, check_selection, import_libraries
 from candapt.methods import METHODS
@@ -128,7 +129,9 @@ def initial_parts(task: Task, settings: Settings) -> NetworkParts:
     """The network before training, a function of the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(settings.seed, "network"))
-        return build_parts(settings.network, tuple(task.source.samples.shape), task.num_classes)
+        parts = build_parts(settings.network, tuple(task.source.samples.shape), task.num_classes)
+    parts.network.add_sources(task.source.count)
+    return parts
 
 
 def build_method(parts: NetworkParts, settings: Settings) -> Method:
@@ -146,9 +149,9 @@ def prepare(
     if parts.frozen is None:
         return task
     parts.frozen.to(fabric.device)
-    source, target = cache.through(parts, task.source, task.target, progress=progress)
+    prepared = cache.through(parts, *separate_domains(task), progress=progress)
     parts.frozen.cpu()
-    return Task(LabeledDomain(source.samples, source.names, task.source.labels, task.source.classes), target)
+    return with_samples(task, [domain.samples for domain in prepared])
 
 
 def check_task(task: Task) -> None:

@@ -23,6 +23,7 @@ from candapt.evaluation.estimate import Estimate, estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
 from candapt.evaluation.proportions import Proportions
 from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
+from candapt.evaluation.sources import Contribution, contributions
 from candapt.evaluation.unknown import LIKELY, SAMPLES, alike, find_unknown
 from candapt.methods import METHODS
 from candapt.methods.base import Method
@@ -117,7 +118,8 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
         confidence = (1 - unknown) * confidence  # a prediction for an unknown object is wrong
     facts = None if baseline is None else compare(result, baseline, confidence, unknown)
     findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
-    estimate = estimate_accuracy(confidence, untouched.kind, doubtful=bool(findings or notes))
+    others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
+    estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
     calibrator = calibrator_for(result, untouched, confidence, means, unknown)
     rows, bank = untouched.reference.target_rows, untouched.reference.target
     groups = [] if unknown is None else [rows[group].tolist() for group in alike(bank, unknown[rows])]
@@ -140,6 +142,18 @@ def unknown_in(result: Result, untouched: Untouched) -> Tensor | None:
     whole = bank[untouched.view.target_neighbors].mean(1)  # for samples that are not in the bank
     whole[reference.target_rows] = bank
     return whole
+
+
+def judge_sources(result: Result, baseline: Baseline | None, names: Sequence[str]) -> list[Contribution]:
+    """Which of several sources help; empty for a single one, and where no untouched features can tell."""
+    task = result.prepared
+    if task.source.origins is None:
+        return []
+    untouched = baseline.untouched if baseline is not None else untouched_features(result)
+    if untouched is None:
+        return []
+    rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))  # the bank of the reference
+    return contributions(untouched.reference, task.source.origins[rows], result.predictions.labels, names)
 
 
 def with_confidence(result: Result, evidence: Evidence) -> Result:
@@ -203,9 +217,10 @@ def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
     """A result's task as a method's features show it."""
     task, batch_size = result.prepared, result.settings.training.evaluation_batch
     rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
-    source = outputs_of(method, part_of(task.source, rows), Side.SOURCE, batch_size=batch_size).features
+    chosen = part_of(task.source, rows)
+    source = outputs_of(method, chosen, Side.SOURCE, batch_size=batch_size).features
     target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
-    reference = Reference.of(source, task.source.labels[rows], target, task.num_classes)
+    reference = Reference.of(source, chosen.labels, target, task.num_classes, origins=chosen.origins)
     return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
 
 

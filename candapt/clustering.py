@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+ANCHOR_WEIGHT = 10.0  # samples that one with a known label counts as in the center of its class
 CHUNK_SIZE = 4096  # samples processed together: 32 MB of float32 features of size 2048
 
 
@@ -55,6 +56,11 @@ class Clusters:
         kept[order] = ranks < quotas[labels]
         return replace(self, kept=kept)
 
+    def anchored(self, labels: Tensor) -> "Clusters":
+        """Give samples whose label is known, others have -1, that label, and keep them; shape (n,)."""
+        known = labels >= 0
+        return replace(self, labels=torch.where(known, labels, self.labels), kept=self.kept | known)
+
     @property
     def kept_labels(self) -> Tensor:
         """Labels with -1 for samples that are not kept, shape (n,)."""
@@ -79,6 +85,7 @@ def spherical_kmeans(
     tolerance: float = 0.005,
     unit: bool = True,
     align: bool = False,
+    anchors: Tensor | None = None,
     present: Tensor | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> Clusters:
@@ -94,6 +101,8 @@ def spherical_kmeans(
         tolerance: stop once the centers move by a mean cosine distance of at most this (default: the authors').
         unit: sum unit vectors (the paper); if False, sum the features themselves (the authors' code).
         align: match the final centers with the initial ones by the Hungarian method and rename the clusters.
+        anchors: class of each sample that is known, -1 for the others, shape (n,). Known samples stay in the cluster of
+            their class and count `ANCHOR_WEIGHT` times in its center.
         present: classes that can have a sample, shape (M,), bool; the others keep their initial centers. Default: all.
         chunk_size: samples processed together; it does not change the result.
     """
@@ -107,6 +116,7 @@ def spherical_kmeans(
             tolerance=tolerance,
             unit=unit,
             align=align,
+            anchors=None if anchors is None else _among(chosen, len(present))[anchors],
             chunk_size=chunk_size,
         )
         centers = initial_centers.to(part.centers).index_copy(0, chosen, part.centers)
@@ -115,14 +125,15 @@ def spherical_kmeans(
     centers, steps = initial, 0
     while steps < max_steps:
         previous, steps = centers, steps + 1
-        centers = _update(features, previous, initial, unit, chunk_size)
+        centers = _update(features, previous, initial, anchors, unit, chunk_size)
         if not center_shift(previous, centers) > tolerance:  # also ends at NaN, which is reported below
             break
     labels, distances = _assign(features, centers, chunk_size)
     if align:
         classes = _matching_classes(centers, initial)
         labels, centers = classes[labels], torch.empty_like(centers).index_copy_(0, classes, centers)
-    return Clusters(labels, distances, centers, torch.ones_like(labels, dtype=torch.bool), steps)
+    clusters = Clusters(labels, distances, centers, torch.ones_like(labels, dtype=torch.bool), steps)
+    return clusters if anchors is None else clusters.anchored(anchors.to(labels.device))
 
 
 def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, unit: bool = True) -> Tensor:
@@ -209,15 +220,27 @@ def _class_sums(samples: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     return (classes[:, None] == labels).to(samples.dtype) @ samples
 
 
-def _update(features: Tensor, centers: Tensor, initial: Tensor, unit: bool, chunk_size: int) -> Tensor:
+def _among(chosen: Tensor, classes: int) -> Tensor:
+    """The number of each class among the chosen ones, -1 for others and, as the last entry, for no class at all."""
+    return torch.full((classes + 1,), -1).index_copy(0, chosen.cpu(), torch.arange(len(chosen)))
+
+
+def _update(
+    features: Tensor, centers: Tensor, initial: Tensor, anchors: Tensor | None, unit: bool, chunk_size: int
+) -> Tensor:
     """Centers of the samples nearest to each of the present ones, shape (M, d)."""
     directions = normalize(centers)
     sums = torch.zeros_like(centers)
-    for chunk in torch.split(features, chunk_size):
-        samples = chunk.to(centers.dtype)
+    for start in range(0, len(features), chunk_size):
+        samples = features[start : start + chunk_size].to(centers.dtype)
         units = normalize(samples)
         labels = (units @ directions.T).max(dim=1).indices  # the first of equals, as in `_assign`
-        sums += _class_sums(units if unit else samples, labels, len(centers))
+        values = units if unit else samples
+        if anchors is not None:
+            known = anchors[start : start + chunk_size].to(labels.device)
+            labels = torch.where(known >= 0, known, labels)
+            values = values * torch.where(known >= 0, ANCHOR_WEIGHT, 1.0).to(values)[:, None]
+        sums += _class_sums(values, labels, len(centers))
     # A sum of zeros is an empty cluster, or one that holds nothing but features without a direction.
     return torch.where(sums.any(dim=1, keepdim=True), sums, initial)
 

@@ -30,6 +30,7 @@ from candapt.training.outputs import outputs_of, read_in_order
 
 CONFIDENCE = "confidence.safetensors"  # what tells the confidence of new samples, in half precision
 FORMAT = 1  # version of the files; it increases when they must be read differently
+MAX_SOURCES = 1000  # sources with a batch norm of their own; more are taken for a mistake
 UNKNOWN = "unknown"  # what the class of an unknown object is called, if it shall have a name
 MAX_BATCH = 2**31  # largest batch in bytes when predicting; a larger batch size in a model file is lowered to this
 
@@ -189,6 +190,7 @@ class Model:
             "network": network,
             "layout": self.parts.layout,
             "batch_size": self.batch_size,
+            **({"sources": self.parts.network.num_sources} if self.parts.network.num_sources > 1 else {}),
             "names_unknown": self.names_unknown,
         }
 
@@ -269,6 +271,10 @@ def _build(description: dict[str, Any]) -> Model:
     if layout.get("bottleneck_stride") not in (None, *get_args(BottleneckStride)):
         raise ValueError(f"layout is {shortened(repr(layout), 40)}")
     parts = build_parts(settings, shape, len(classes), layout)
+    sources = fitted(description.get("sources", 1), int, "sources")
+    if not 1 <= sources <= MAX_SOURCES:
+        raise ValueError(f"sources is {sources}")
+    parts.network.add_sources(sources)
     kind = METHODS[fitted(description["method"], str, "method")]
     method = kind(parts.network, from_plain(kind.Settings, description["settings"]))
     batch_size = fitted(description["batch_size"], int, "batch_size")

@@ -136,7 +136,8 @@ class TrainingSettings:
     """How every method is trained; the defaults are the paper's for Office-31 where it has one."""
 
     steps: int | None = setting(50, low=1)
-    """Steps in a round; null lets the method choose (CAN: the authors' rule, about one pass over the source)."""
+    """Steps in a round, for each source if there are several; null lets the method choose (CAN: the authors' rule,
+    about one pass over the source)."""
     batch_size: int = setting(30, low=2)
     """Samples of each domain in a class-agnostic batch."""
     learning_rate: float = setting(0.001, low=0, high=1e30, search=Range(1e-4, 1e-2, log=True))
@@ -152,6 +153,8 @@ class TrainingSettings:
     """Use Nesterov momentum."""
     weight_decay: float = setting(5e-4, low=0, high=1e6)
     """Weight decay on all trained parameters."""
+    known_weight: float = setting(1.0, low=0, high=1e6)
+    """Weight of the cross-entropy on target samples whose labels are known, beside that on the source."""
     schedule: Literal["progress", "iteration", "constant"] = "progress"
     """Decay with the share of the training done (the paper), with the iteration (the authors' code), or not at all."""
     slope: float = 10.0

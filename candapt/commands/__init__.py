@@ -9,6 +9,7 @@ COMMANDS = {
     "predict": "Predict new images or features with the model of a run.",
     "evaluate": "Measure the model of a run on labeled data.",
     "review": "Judge a random sample on a local page; gives the accuracy with a confidence interval.",
+    "suggest": "List the target samples of a run whose labels would help most, to label them for --known-labels.",
     "report": "Rebuild the page of a run, or make one page that compares several runs.",
     "export": "Write the target-ready network as one ONNX file, or as a folder for the Hugging Face Hub.",
     "serve": "Serve the model of a run on this machine: a JSON API, and a page to drop images on.",

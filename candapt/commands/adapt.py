@@ -11,7 +11,7 @@ from torch import Tensor
 
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
-from candapt.assessment import BASELINE, Baseline, Evidence, assess, train_baseline, with_confidence
+from candapt.assessment import BASELINE, Baseline, Evidence, assess, judge_sources, train_baseline, with_confidence
 from candapt.commands.decisions import as_recorded
 from candapt.commands.parser import Given, Parser, read_config, switch
 from candapt.commands.report import report
@@ -19,6 +19,8 @@ from candapt.commands.training import Inputs, TrainingOptions, parse_training, r
 from candapt.console import log_to, recorded_log
 from candapt.data.domains import Side
 from candapt.data.inventory import describe_data, sentences
+from candapt.data.joining import separate_domains
+from candapt.data.known_labels import write_known_labels
 from candapt.errors import UserError, advice_on_failure
 from candapt.evaluation.metrics import accuracy, domain_discrepancy, measure, where_known
 from candapt.export.card import write_card
@@ -168,8 +170,10 @@ def _is_complete(options: AdaptOptions, folder: RunFolder) -> bool:
 def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: Baseline | None, **how: Any) -> Result:
     """Train, and write everything that the run folder holds."""
     settings, task, truth = options.settings, inputs.task, inputs.truth
-    inventory = describe_data(task, *inputs.checks)
+    inventory = describe_data(task, inputs.sources, inputs.target_check)
     write_left_out(folder.path, inputs.left_out)
+    if task.known is not None:
+        write_known_labels(folder.path, task.known, task.target, task.source.classes)
     for sentence in (*sentences(task, inventory), *_describe_network(options, inputs)):
         log.info("%s", sentence)
     mapper = _mapper(folder.path, options)
@@ -180,6 +184,7 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
         with TrainingBar(BASELINE, settings.rounds) as bar:
             baseline = train_baseline(result, [bar])
     evidence = assess(result, baseline)
+    judged = judge_sources(result, baseline, [source.title for source in inputs.sources])
     result = with_confidence(result, evidence)
     result.model.save(folder.path)
     named = result.model.names_unknown
@@ -187,8 +192,12 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     for each in mapper:
         each.finish(result)
     # The summary marks the run as complete; the page can be made at any time.
-    folder.write_summary(summarize(result, evidence, inventory, truth) | {"decisions": _decisions(inputs)})
+    sources = {"sources": [each.describe() for each in judged]} if judged else {}
+    decided = {"decisions": _decisions(inputs)}
+    folder.write_summary(summarize(result, evidence, inventory, truth) | decided | sources)
     _log_outcome(result, evidence, folder.path)
+    for sentence in filter(None, (each.sentence for each in judged)):
+        log.warning("%s", sentence)
     if options.report:
         report([folder.path])
     else:
@@ -210,7 +219,7 @@ def _describe_network(options: AdaptOptions, inputs: Inputs) -> list[str]:
     parts, settings = inputs.parts, options.settings
     optimizer = choose_optimizer(parts.network, settings.training)
     network = f"Network: {parts.settings.backbone}, fine-tuning {parts.settings.finetune} by {optimizer}."
-    need = inputs.cache.describe_need(parts, inputs.task.source, inputs.task.target)
+    need = inputs.cache.describe_need(parts, *separate_domains(inputs.task))
     first = HeadFirst(parts, train).head_settings(settings)
     rounds = f"The head learns alone first, in {first.rounds} rounds." if first else ""
     return [sentence for sentence in (network, need, rounds) if sentence]

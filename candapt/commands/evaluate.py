@@ -9,6 +9,7 @@ from candapt.commands.parser import parse_options, positional, switch
 from candapt.commands.predict import model_reading
 from candapt.console import output
 from candapt.data.inputs import describe_inputs, match_classes, read_labeled_domain, unknown_classes
+from candapt.data.known_labels import known_rows
 from candapt.errors import UserError
 from candapt.evaluation.metrics import measure
 from candapt.model import load
@@ -46,15 +47,22 @@ def run(options: EvaluateOptions) -> dict[str, Any]:
     if unknown and options.strict:
         where = str(options.labeled)
         raise UserError(f"{where!r} has samples of {unknown}, which the model does not know: remove them.")
+    known = known_rows(options.run, domain)
+    truth[known] = -1
+    if (truth < 0).all():
+        raise UserError(f"The labels of all samples in {str(options.labeled)!r} steered the run: give others.")
     predictions = model.predict(domain)
     figures = measure(truth, predictions.probabilities, predictions.confidence)
     output.print(f"accuracy             {figures['accuracy']:.1%}")
     output.print(f"mean class accuracy  {figures['mean_class_accuracy']:.1%}")
     output.print(f"calibration error    {figures['calibration_error']:.1%}")
     output.print(f"samples              {figures['samples']}")
-    if figures["left_out"]:
-        left_out = f"left out             {figures['left_out']} of classes that the model does not know: {unknown}"
+    if unknown:
+        count = figures["left_out"] - len(known)
+        left_out = f"left out             {count} of classes that the model does not know: {unknown}"
         output.print(left_out, markup=False)
+    if known:
+        output.print(f"not counted          {len(known)} whose labels were given by --known-labels")
     if options.out is not None:
         with writing(options.out):
             write_json(options.out, figures | {"classes": list(model.classes)})

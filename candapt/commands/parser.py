@@ -57,6 +57,11 @@ class Flag:
     takes_many: bool = False
 
     @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return get_origin(self.hint) is tuple
+
+    @property
     def spellings(self) -> set[str]:
         """What it may be called on the command line, without dashes in front."""
         given = {self.name, *self.aliases}
@@ -125,7 +130,10 @@ class Parser:
                 wants_help = True
             elif argument.startswith("-") and argument != "-":
                 flag, text = self._value(argument, rest, values)
-                values[flag.name] = convert(text, flag.hint, flag.shown)
+                value = convert(text, flag.hint, flag.shown)
+                if flag.is_list:
+                    value = (*values.get(flag.name, ()), *value, *self._following(flag, rest))
+                values[flag.name] = value
             else:
                 words.append(argument)
         return Given(values if wants_help else values | self._assign(words), wants_help)
@@ -160,6 +168,14 @@ class Parser:
         if not rest or rest[0].startswith("--"):
             raise UserError(f"{flag.shown} needs a value; `candapt {self.command} --help` explains it.")
         return flag, rest.pop(0)
+
+    @staticmethod
+    def _following(flag: Flag, rest: list[str]) -> tuple[Any, ...]:
+        """Further values of a flag that takes several, up to the next flag."""
+        more: tuple[Any, ...] = ()
+        while rest and not rest[0].startswith("--"):
+            more += convert(rest.pop(0), flag.hint, flag.shown)
+        return more
 
     def _assign(self, words: list[str]) -> dict[str, Any]:
         """Values of the positional arguments."""
@@ -218,7 +234,7 @@ class Parser:
             lines += ["", f"{group or 'options'}:"]
             for flag in (each for each in shown if each.name.rpartition(".")[0] == group):
                 default = defaults.get(flag.name, flag.default)
-                known = default not in (None, "", MISSING) and not flag.is_switch
+                known = default not in (None, "", (), MISSING) and not flag.is_switch
                 note = f" (default: {show(default)})" if known else ""
                 names = ", ".join(dict.fromkeys([flag.shown, *([f"--{flag.name}"] if flag.aliases else [])]))
                 lines += _entry(names if flag.is_switch else f"{names} {_metavar(flag.hint)}", f"{flag.help}{note}")
@@ -239,6 +255,8 @@ def _entry(name: str, text: str) -> list[str]:
 def _metavar(hint: Any) -> str:
     """What stands for the value of a flag in the help."""
     kinds = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+    if get_origin(hint) is tuple:
+        return f"{_metavar(get_args(hint)[0])}…"
     named = [kinds[kind] for kind in (get_args(hint) or (hint,)) if kind in kinds][:1]
     if options := _choices(hint):
         return "{" + ",".join([*named, *options]) + "}"
@@ -276,6 +294,8 @@ def _from_text(text: str, hint: Any) -> Any:
             except ValueError:
                 continue
         raise ValueError(text)
+    if kind is tuple:
+        return (_from_text(text, options[0]),)
     if kind is type(None) and text.lower() == "null":
         return None
     if kind is bool and text.lower() in _TRUTH:
@@ -302,6 +322,8 @@ def describe_hint(hint: Any) -> str:
         return " or ".join(map(describe_hint, sorted(options, key=lambda option: option is type(None))))
     if kind is Literal:
         return " or ".join(map(str, options))
+    if kind is tuple:
+        return f"a list, each {describe_hint(options[0])}"
     names = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", type(None): "null"}
     return names.get(kind, "text")
 

@@ -32,6 +32,9 @@ from candapt.data.inputs import (
     read_target_labels,
     reader_of,
 )
+from candapt.data.inventory import NamedSource
+from candapt.data.joining import join_sources, separate_domains, source_titles
+from candapt.data.known_labels import read_known_labels
 from candapt.errors import UserError, known_name
 from candapt.evaluation.scores import SCORES, check_selection
 from candapt.methods import METHODS
@@ -68,6 +71,12 @@ class TrainingOptions:
     images: ImageChoice = field(default_factory=ImageChoice)
     target_labels: Path | None = None
     """CSV file (path,label) or .npz file (y) with true labels, for figures marked oracle only."""
+    more_sources: tuple[Path, ...] = ()
+    """Further labeled sources of the same kind as SOURCE; classes are joined by name, and each has its own batch norm.
+    Give them after SOURCE and TARGET."""
+    known_labels: Path | None = None
+    """CSV file (path,label) with labels of target samples that you know; they steer the training and count in no
+    accuracy of the run."""
     strict: bool = switch()
     """Stop at files that do not decode, classes without an image and unknown classes, rather than leave them out."""
     baseline: bool = True
@@ -80,9 +89,10 @@ class TrainingOptions:
 
     def describe(self) -> dict[str, Any]:
         """The content of `config.yaml`."""
-        paths = {"source": self.source, "target": self.target, "target_labels": self.target_labels}
+        paths = {name: getattr(self, name) for name in ("source", "target", "target_labels", "known_labels")}
         return {
             **{name: str(path.absolute()) if path else None for name, path in paths.items()},
+            **({"more_sources": plain(self.more_sources)} if self.more_sources else {}),
             "strict": self.strict,
             "baseline": self.baseline,
             "report": self.report,
@@ -197,8 +207,9 @@ class Inputs:
     """The data of a training, read and checked."""
 
     task: Task
+    sources: Sequence[NamedSource]  # one for each source, as they were read
     images: ImageSettings | None
-    checks: tuple[ImageCheck | None, ImageCheck | None]  # of the image files of source and target
+    target_check: ImageCheck | None  # of the target's image files
     truth: Tensor | None  # target labels for the oracle
     parts: NetworkParts
     cache: ActivationCache
@@ -209,14 +220,17 @@ class Inputs:
     @property
     def left_out(self) -> list[tuple[Path, str]]:
         """Image files that do not decode and classes without a usable one, each with the reason."""
-        return [item for check in self.checks if check for item in (*check.broken, *check.empty)]
+        checks = (*(source.check for source in self.sources), self.target_check)
+        return [item for check in checks if check for item in (*check.broken, *check.empty)]
 
     def provenance(self, settings: Mapping[str, Any]) -> Provenance:
         """What a run with these settings is started with."""
         digests = {
-            "source": domain_digest(self.task.source, self.checks[0]),
-            "target": domain_digest(self.task.target, self.checks[1]),
+            "source": domain_digest(self.sources[0].domain, self.sources[0].check),
+            **{f"source_{n}": domain_digest(each.domain, each.check) for n, each in enumerate(self.sources[1:], 2)},
+            "target": domain_digest(self.task.target, self.target_check),
             "target_labels": None if self.truth is None else digest({"labels": self.truth}),
+            "known_labels": None if self.task.known is None else digest(vars(self.task.known)),
         }
         weights = {f"network.{name}": value for name, value in self.parts.network.state_dict().items()}
         if self.parts.frozen is not None:
@@ -224,9 +238,22 @@ class Inputs:
         return provenance_of(settings, digests, digest(weights)) | {"reasons": self.reasons}
 
 
+def read_truth(options: TrainingOptions, task: Task) -> Tensor | None:
+    """True labels of the target for the oracle, if they are given; -1 for samples whose known labels steer."""
+    if options.target_labels is None:
+        return None
+    truth = read_target_labels(options.target_labels, task.target, task.source.classes, strict=options.strict)
+    if task.known is not None:
+        truth[task.known.rows] = -1
+        if (truth < 0).all():
+            raise UserError("--known-labels has every sample of --target-labels: none is left to measure on.")
+    return truth
+
+
 def read_inputs(options: TrainingOptions) -> Inputs:
     """Read the data, decide what depends on it or on the machine, and check that everything fits together."""
-    has_images = reader_of(options.source).has_images or reader_of(options.target).has_images
+    places = (options.source, *options.more_sources)
+    has_images = any(reader_of(path).has_images for path in (*places, options.target))
     settings = decide_network(options.settings) if has_images else options.settings
     images = expected_images(settings.network, options.images) if has_images else None
     if images is not None:
@@ -234,17 +261,18 @@ def read_inputs(options: TrainingOptions) -> Inputs:
     with counting("checking images") as count:
         views = images or ImageSettings(augmentation=options.images.augmentation)
         reading = Reading(views, os.cpu_count() or 1, options.strict, count)
-        source, source_check = read_labeled_domain(options.source, reading)
+        read = [read_labeled_domain(path, reading) for path in places]
         target, target_check = read_domain(options.target, reading)
-    task = Task(source, target)
+    sources = [NamedSource(title, *each) for title, each in zip(source_titles(places), read, strict=True)]
+    source = join_sources([each.domain for each in sources], [each.title for each in sources])
+    known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
+    task = Task(source, target, known)
     check_task(task)
-    truth = None
-    if options.target_labels:
-        truth = read_target_labels(options.target_labels, target, source.classes, strict=options.strict)
+    truth = read_truth(options, task)
     cache = ActivationCache(options.cache)
     made = decide_views(task, images, settings, options.images, cache)
     parts = initial_parts(made.task, made.settings)
     settings = replace(made.settings, training=decide_precision(made.settings.training, parts.settings))
-    cache.require_room(parts, made.task.source, made.task.target)
-    checks = (source_check, target_check)
-    return Inputs(made.task, made.images, checks, truth, parts, cache, settings, made.choice, made.reasons)
+    cache.require_room(parts, *separate_domains(made.task))
+    decided = (settings, made.choice, made.reasons)
+    return Inputs(made.task, sources, made.images, target_check, truth, parts, cache, *decided)

@@ -105,7 +105,7 @@ def _search(options: TuneOptions, search: "Search", inputs: Inputs, folder: Tuni
     require_same(folder.path, folder.read_provenance(), provenance, force=options.force)
     trials, wanted = folder.read_trials(search.space), options.trials
     folder.write_provenance(provenance)
-    for sentence in sentences(inputs.task, describe_data(inputs.task, *inputs.checks)):
+    for sentence in sentences(inputs.task, describe_data(inputs.task, inputs.sources, inputs.target_check)):
         log.info("%s", sentence)
     write_left_out(folder.path, inputs.left_out)
     log.info("Searched by %s: %s.", search.score, ", ".join(search.space))

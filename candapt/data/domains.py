@@ -12,10 +12,19 @@ from torch import Tensor
 
 
 class Side(IntEnum):
-    """Which of a task's two domains a sample comes from; also the index of its batch norm."""
+    """Whether a sample comes from the source or the target; also the index of its batch norm (see `norm_of`)."""
 
     SOURCE = 0
     TARGET = 1
+
+
+def norm_of(side: Side, origin: int = 0) -> int:
+    """Index of the batch norm of a side; each source has its own: 0 for the first, 2, 3, … for further ones.
+
+    >>> [norm_of(Side.SOURCE), norm_of(Side.TARGET), norm_of(Side.SOURCE, 1), norm_of(Side.SOURCE, 2)]
+    [0, 1, 2, 3]
+    """
+    return int(side) if side == Side.TARGET or origin == 0 else origin + 1
 
 
 class Samples(Protocol):
@@ -103,19 +112,44 @@ class LabeledDomain(Domain):
 
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # class of each sample, (n,)
     classes: tuple[str, ...] = ()  # class names; a label is an index into them
+    origins: Tensor | None = None  # number of the source that each sample comes from, (n,); None if there is only one
+
+    @property
+    def count(self) -> int:
+        """Number of sources that it joins."""
+        return 1 if self.origins is None else int(self.origins.max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class KnownLabels:
+    """Labels of some target samples that the user gave in order that they steer the training."""
+
+    rows: Tensor  # their places in the target, ascending, shape (k,)
+    labels: Tensor  # shape (k,)
+
+    def spread(self, size: int) -> Tensor:
+        """The label of each of `size` target samples, shape (size,); -1 where it is not known."""
+        return torch.full((size,), -1).index_copy(0, self.rows, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A labeled source and an unlabeled target. There is no place for target labels."""
+    """A labeled source and an unlabeled target. Other target labels than those given to steer have no place here."""
 
     source: LabeledDomain
     target: Domain
+    known: KnownLabels | None = None
 
     @property
     def num_classes(self) -> int:
         """Number of classes of the source."""
         return len(self.source.classes)
+
+    @property
+    def target_labels(self) -> Tensor:
+        """The known label of each target sample, shape (n,); -1 where there is none."""
+        size = self.target.size
+        return torch.full((size,), -1) if self.known is None else self.known.spread(size)
 
     def domain(self, side: Side) -> Domain:
         """The domain of that side."""
@@ -130,5 +164,15 @@ def part_of(domain: Domain, rows: Tensor) -> Domain:
     """The samples at these rows, with their names and, where there are any, labels."""
     samples, names = ChosenSamples(domain.samples, rows), [domain.names[row] for row in rows.tolist()]
     if isinstance(domain, LabeledDomain):
-        return LabeledDomain(samples, names, domain.labels[rows], domain.classes)
+        origins = None if domain.origins is None else domain.origins[rows]
+        return LabeledDomain(samples, names, domain.labels[rows], domain.classes, origins)
     return Domain(samples, names)
+
+
+def by_norm(domain: Domain, side: Side) -> list[tuple[Tensor, Domain, int]]:
+    """The samples of a side by the batch norm that normalizes them: their rows, themselves, and its index."""
+    origins = domain.origins if isinstance(domain, LabeledDomain) else None
+    if origins is None:
+        return [(torch.arange(domain.size), domain, norm_of(side))]
+    groups = [(number, (origins == number).nonzero().flatten()) for number in torch.unique(origins).tolist()]
+    return [(rows, part_of(domain, rows), norm_of(side, number)) for number, rows in groups]

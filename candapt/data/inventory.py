@@ -1,21 +1,35 @@
 """An inventory of a task's samples and image files, in numbers and in sentences."""
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from candapt.data.decoding import ImageCheck
-from candapt.data.domains import Domain, LabeledDomain, Task
+from candapt.data.domains import Domain, KnownLabels, LabeledDomain, Task
 
 UNBALANCED = 10  # classes are reported as unbalanced if the largest has this many times the images of the smallest
 EXAMPLES = 3  # pairs of equal images that are listed rather than only counted
 
 
-def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | None) -> dict[str, Any]:
+class NamedSource(NamedTuple):
+    """One of the sources of a task, as it was read."""
+
+    title: str
+    domain: LabeledDomain
+    check: ImageCheck | None  # None without image files
+
+
+def describe_data(task: Task, sources: Sequence[NamedSource], target: ImageCheck | None) -> dict[str, Any]:
     """The inventory in plain values for `summary.json`; a check is None for a domain without image files."""
     inventory: dict[str, Any] = {"source": task.source.size, "target": task.target.size}
     inventory["source_classes"] = _class_counts(task.source)
+    if len(sources) > 1:
+        inventory["sources"] = [_describe_source(each) for each in sources]
+    source, domain = sources[0].check, sources[0].domain
+    if task.known is not None:
+        inventory["known_labels"] = _known_labels(task, task.known)
     if source is not None:
-        inventory["source_images"] = describe_images(source, task.source)
+        inventory["source_images"] = describe_images(source, domain)
     if target is not None:
         inventory["target_images"] = describe_images(target)
     if source is not None and target is not None:
@@ -23,6 +37,19 @@ def describe_data(task: Task, source: ImageCheck | None, target: ImageCheck | No
         inventory["in_both"] = len({path for _, path in twins})
         inventory["in_both_examples"] = [[str(path) for path in pair] for pair in twins[:EXAMPLES]]
     return inventory
+
+
+def _describe_source(source: NamedSource) -> dict[str, Any]:
+    """One of several sources in plain values."""
+    described = {"name": source.title, "samples": source.domain.size, "classes": _class_counts(source.domain)}
+    return described | ({} if source.check is None else {"images": describe_images(source.check)})
+
+
+def _known_labels(task: Task, known: KnownLabels) -> list[list[str]]:
+    """Name and class of each target sample whose label steers the training."""
+    names, classes = task.target.names, task.source.classes
+    pairs = zip(known.rows.tolist(), known.labels.tolist(), strict=True)
+    return [[names[row], classes[label]] for row, label in pairs]
 
 
 def describe_images(check: ImageCheck, domain: Domain | None = None) -> dict[str, Any]:
@@ -55,6 +82,15 @@ def sentences(task: Task, inventory: dict[str, Any]) -> list[str]:
         f"Source: {task.source.size} samples of {task.num_classes} classes; "
         f"target: {task.target.size} samples without labels."
     ]
+    if sources := inventory.get("sources"):
+        listed = "; ".join(f"{each['name']!r} {each['samples']} of {len(each['classes'])} classes" for each in sources)
+        lines.append(f"{len(sources)} sources, each with its own batch norm: {listed}.")
+    if known := inventory.get("known_labels"):
+        classes = len({label for _, label in known})
+        lines.append(
+            f"Known labels of {len(known)} target samples, of {classes} classes, steer the training; no accuracy of "
+            "this run counts these samples."
+        )
     for side in ("source", "target"):
         if images := inventory.get(f"{side}_images"):
             lines.append(f"{side.capitalize()} images: {_details(images)}.")

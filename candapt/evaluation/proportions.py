@@ -5,13 +5,13 @@ estimate starts from the source's proportions and repeats: weight the source's s
 proportions, standardize them under these weights, fit a classifier, and take the mean of what it says of the target.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from candapt.data.domains import Side, Task
+from candapt.data.domains import KnownLabels, Side, Task
 from candapt.evaluation.reference import NEIGHBORS, fit_classifier, moments, nearest, standardized
 from candapt.randomness import generator
 
@@ -66,6 +66,12 @@ class Mixture:
         if side is Side.SOURCE:
             return None if self.classes is None else self.classes[task.source.labels]
         return None if self.known is None else self.known.clamp_min(FLOOR)
+
+    def with_classes(self, labels: KnownLabels | None) -> "Mixture":
+        """The mixture in which no class is absent of which a target sample is given."""
+        if labels is None or self.absent is None:
+            return self
+        return replace(self, absent=self.absent.index_fill(0, labels.labels, False))
 
     @property
     def is_even(self) -> bool:

@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from candapt.clustering import class_centers, cosine_distances, spherical_kmeans
+from candapt.data.domains import KnownLabels
 from candapt.randomness import generator
 
 NEIGHBORS = 10  # samples of each domain that a sample is compared with
 BANK = 4000  # maximum number of samples of each domain among which neighbors are looked for
+KNOWN_WEIGHT = 3  # source samples that a target sample whose label is known counts as
 RIDGE = 0.05  # penalty on the squared weights of the source classifier
 FIRST_STEPS, LATER_STEPS = 60, 15  # of the source classifier's optimizer, from zero and from an earlier fit
 CHUNK = 1000  # samples compared with a bank at a time
@@ -49,15 +51,32 @@ class Reference:
     target_rows: Tensor  # their places in the target, shape (t,)
 
     @classmethod
-    def of(cls, source: Tensor, labels: Tensor, target: Tensor, classes: int) -> "Reference":
-        """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels."""
+    def of(
+        cls,
+        source: Tensor,
+        labels: Tensor,
+        target: Tensor,
+        classes: int,
+        *,
+        origins: Tensor | None = None,
+        known: KnownLabels | None = None,
+    ) -> "Reference":
+        """A reference from features of both domains, shapes (n, d) and (m, d), and the source's labels.
+
+        With several sources `origins` has the number of each sample's, shape (n,): each is standardized by itself.
+        Target samples whose labels are known take part like `KNOWN_WEIGHT` source samples each.
+        """
         rows = some_rows(len(target), BANK)
         chosen = some_rows(len(source), max(BANK, NEIGHBORS * classes))
         shift, scale = moments(target)
-        own, other = standardized(source[chosen], *moments(source)), standardized(target, shift, scale)
-        weights, bias = fit_classifier(own, labels[chosen], classes)
-        centers = spherical_kmeans(other, class_centers(own, labels[chosen], classes)).centers
-        return cls(shift, scale, weights, bias, centers, own, labels[chosen], other[rows], rows)
+        own, other = standardized_by_source(source, origins)[chosen], standardized(target, shift, scale)
+        labels = labels[chosen]
+        if known is not None:
+            own = torch.cat([own, other[known.rows].repeat(KNOWN_WEIGHT, 1)])
+            labels = torch.cat([labels, known.labels.repeat(KNOWN_WEIGHT)])
+        weights, bias = fit_classifier(own, labels, classes)
+        centers = spherical_kmeans(other, class_centers(own, labels, classes)).centers
+        return cls(shift, scale, weights, bias, centers, own, labels, other[rows], rows)
 
     def reduced(self, samples: int) -> "Reference":
         """The same with at most this many samples in both banks together, small enough to store with a model."""
@@ -109,6 +128,17 @@ def support(view: View, labels: Tensor) -> Tensor:
 def standardized(features: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Unit vectors after a mean and a scale of unit vectors are removed, shape (n, d)."""
     return normalize((normalize(features.float()) - shift) / (scale + 1e-6))
+
+
+def standardized_by_source(features: Tensor, origins: Tensor | None = None) -> Tensor:
+    """The standardized features of one source, or of several, each by itself; shape (n, d)."""
+    if origins is None:
+        return standardized(features, *moments(features))
+    units = torch.empty_like(features, dtype=torch.float32)
+    for number in torch.unique(origins).tolist():
+        own = features[origins == number]
+        units[origins == number] = standardized(own, *moments(own))
+    return units
 
 
 def moments(features: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from candapt.clustering import Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
@@ -15,6 +15,9 @@ from candapt.evaluation.proportions import EVEN, Mixture
 from candapt.evaluation.reference import View
 from candapt.network.network import Network, Outputs
 from candapt.randomness import generator
+
+KNOWN = "known"  # the part of a batch that holds target samples with known labels, and its loss
+ANCHOR_PULL = 1.0  # weight of known target samples in a class's first center, beside all of its source samples
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class BatchPart(NamedTuple):
 
     x: Tensor
     labels: Tensor
-    side: Side
+    norm: int  # index of the batch norm of the domain that it comes from
 
 
 Draw = Mapping[str, Part]  # the parts of one step by name, for instance `source` and `target`
@@ -74,6 +77,21 @@ class Round:
                 draw[side.name.lower()] = Part(side, indices, labels[indices])
         return draws
 
+    def class_centers(self, *, unit: bool = True) -> Tensor:
+        """Centers of the source's classes, shape (classes, d), drawn to known target samples of a class if any are."""
+        labels, classes = self.task.source.labels, self.task.num_classes
+        centers = class_centers(self.embed(Side.SOURCE).features, labels, classes, unit=unit)
+        if self.task.known is None:
+            return centers
+        known = self.task.known
+        anchors = class_centers(self.embed(Side.TARGET).features[known.rows], known.labels, classes)
+        return normalize(centers) + ANCHOR_PULL * normalize(anchors)
+
+    @property
+    def anchors(self) -> Tensor | None:
+        """The known label of each target sample, shape (n,), -1 where there is none; None without any."""
+        return None if self.task.known is None else self.task.target_labels
+
     @property
     def epoch(self) -> int:
         """Batches that it takes to see the larger domain once."""
@@ -93,6 +111,7 @@ class Method(nn.Module):
     reference: ClassVar[str] = ""  # the paper that it comes from
     phases: tuple[Phase, ...] = (Phase(),)  # the optimizer steps made on each batch, in order
     settles: bool = True  # whether training may stop early, once labels and centers no longer change
+    known_weight: float = 1.0  # of the cross-entropy on known target labels
     weighs_classes: bool = True  # whether source classes count as often as the target seems to have them
     head_is_adapted: bool = False  # whether its head was adapted before the layers below: then nothing needs to warm up
 
@@ -100,6 +119,12 @@ class Method(nn.Module):
         super().__init__()
         self.network = network
         self.settings = settings
+        self.register_forward_hook(_with_known_loss)  # a hook, so that it joins the losses of every method
+
+    @property
+    def learner(self) -> Network:
+        """The network that learns; where a teacher predicts, that is another one."""
+        return self.network
 
     @property
     def uses_view(self) -> bool:
@@ -116,8 +141,8 @@ class Method(nn.Module):
 
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
-        centers = class_centers(round.embed(Side.SOURCE).features, round.task.source.labels, round.task.num_classes)
-        return spherical_kmeans(round.embed(Side.TARGET).features, centers, present=round.mixture.present)
+        features, present = round.embed(Side.TARGET).features, round.mixture.present
+        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors, present=present)
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""
@@ -134,29 +159,40 @@ class Method(nn.Module):
 
     def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
         """Outputs of some parts, each normalized on its own."""
-        return self.network.each([(batch[name].x, batch[name].side) for name in names])
+        return self.network.each([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def head_outputs(self, batch: Batch, *names: str) -> list[list[Outputs]]:
         """Outputs of every head for some parts, each normalized on its own: one list of heads per part."""
-        return self.network.each_head([(batch[name].x, batch[name].side) for name in names])
+        return self.network.each_head([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
-        return self.network.features([(batch[name].x, batch[name].side) for name in names])
+        return self.network.features([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
 
     def after_step(self) -> None:
         """Called after each optimizer step, for instance to update a moving average."""
 
-    def predict(self, x: Tensor, side: Side) -> Outputs:
-        """Features and logits of a batch, for evaluation."""
-        outputs: Outputs = self.network(x, self.normalizes_as(side))
+    def predict(self, x: Tensor, norm: int) -> Outputs:
+        """Features and logits of a batch of the domain with this batch norm, for evaluation."""
+        outputs: Outputs = self.network(x, self.normalizes_as(norm))
         return outputs
 
-    def normalizes_as(self, side: Side) -> Side:
-        """The side whose batch norms evaluate samples of a side; its own by default."""
-        return side
+    def normalizes_as(self, norm: int) -> int:
+        """Index of the batch norms that normalize samples of the domain with this index; its own by default."""
+        return norm
 
 
 def mean_cross_entropy(heads: Sequence[Outputs], labels: Tensor) -> Tensor:
     """Cross-entropy of each head's logits, averaged over the heads: each learns by itself."""
     return torch.stack([cross_entropy(each.logits, labels) for each in heads]).mean()
+
+
+def _with_known_loss(method: nn.Module, arguments: tuple[Any, ...], losses: Losses) -> Losses:
+    """The losses of a method and, where it classifies the source, the cross-entropy on known target labels."""
+    assert isinstance(method, Method)
+    part = arguments[0].get(KNOWN)
+    if part is None or "classification" not in losses:
+        return losses
+    heads = method.learner.each_head([(part.x, method.normalizes_as(part.norm))])[0]
+    known = torch.stack([cross_entropy(each.logits, part.labels, ignore_index=-1) for each in heads]).mean()
+    return {**losses, KNOWN: method.known_weight * known}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from candapt.clustering import Clusters, class_centers, cosine_distances, spherical_kmeans
+from candapt.clustering import Clusters, cosine_distances, spherical_kmeans
 from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
 from candapt.evaluation.reference import support
@@ -142,11 +142,17 @@ class CAN(Method):
 
     def label(self, round: Round) -> Clusters:
         """Cluster the target from the source's class centers."""
-        settings, task, unit = self.settings, round.task, self.settings.unit_centers
-        centers = class_centers(round.embed(Side.SOURCE).features, task.source.labels, task.num_classes, unit=unit)
-        target, steps = round.embed(Side.TARGET), settings.clustering_steps
-        present, align = round.mixture.present, settings.align_centers
-        clusters = spherical_kmeans(target.features, centers, max_steps=steps, unit=unit, align=align, present=present)
+        settings, unit, present = self.settings, self.settings.unit_centers, round.mixture.present
+        target, centers = round.embed(Side.TARGET), round.class_centers(unit=unit)
+        clusters = spherical_kmeans(
+            target.features,
+            centers,
+            max_steps=settings.clustering_steps,
+            unit=unit,
+            align=settings.align_centers,
+            present=present,
+            anchors=round.anchors,
+        )
         return self.vote(clusters, target, present) if self.classifier_votes(round) else clusters
 
     def classifier_votes(self, round: Round) -> bool:

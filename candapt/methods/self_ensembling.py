@@ -62,6 +62,11 @@ class SelfEnsembling(Method):
         super().__init__(copy.deepcopy(student).requires_grad_(False), settings)
         self.student = student
 
+    @property
+    def learner(self) -> Network:
+        """The student."""
+        return self.student
+
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """Random batches; the target's is read twice, each time as another view."""
         return [{**draw, "target_again": draw["target"]} for draw in super().draws(round, clusters)]
@@ -69,7 +74,7 @@ class SelfEnsembling(Method):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy and target consistency of the student."""
         settings = self.settings
-        source_batch = (batch["source"].x, Side.SOURCE)
+        source_batch = (batch["source"].x, batch["source"].norm)
         with torch.no_grad():  # the source's batch norm of the teacher sees it only here
             again, _ = self.network.each([(self.noisy(batch["target_again"].x), Side.TARGET), source_batch])
         target, source = self.student.each([(self.noisy(batch["target"].x), Side.TARGET), source_batch])

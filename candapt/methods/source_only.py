@@ -37,9 +37,9 @@ class SourceOnly(Method):
         heads = self.head_outputs(batch, "source")[0]
         return {"classification": mean_cross_entropy(heads, batch["source"].labels)}
 
-    def normalizes_as(self, side: Side) -> Side:
+    def normalizes_as(self, norm: int) -> int:
         """Every domain is normalized as the settings say, and otherwise treated alike."""
-        return side if self.own_statistics else Side.SOURCE
+        return norm if self.own_statistics else Side.SOURCE
 
     def after_step(self) -> None:
         """Nothing is learned of the target, so that its batch norm scales and shifts as the source's does."""

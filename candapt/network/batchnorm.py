@@ -12,12 +12,15 @@ from candapt.data.domains import Side
 
 
 class DomainBatchNorm(nn.Module):
-    """Two copies of one batch norm, for the source and the target; `side` says which one normalizes."""
+    """Copies of one batch norm, for the source, the target and any further sources; `side` is the index of the current.
+
+    `candapt.data.domains.norm_of` tells the index of a domain.
+    """
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in Side)
-        self.side = Side.SOURCE
+        self.side: int = Side.SOURCE
         self.keeps_statistics = False  # whether it normalizes with the statistics that it has, in training too
 
     def train(self, mode: bool = True) -> "DomainBatchNorm":
@@ -43,7 +46,13 @@ def convert_batchnorm(module: nn.Module) -> nn.Module:
     return module
 
 
-def keep_side(module: nn.Module, side: Side) -> nn.Module:
+def add_sources(module: nn.Module, count: int) -> None:
+    """Give every `DomainBatchNorm` below `module` a norm for each of `count` sources; all start like the first."""
+    for layer in _domain_norms(module):
+        layer.norms.extend(copy.deepcopy(layer.norms[Side.SOURCE]) for _ in range(count - 1))
+
+
+def keep_side(module: nn.Module, side: int) -> nn.Module:
     """Undo the conversion for one domain: a copy of `module` with the plain batch norms of that side."""
     if isinstance(module, DomainBatchNorm):
         return copy.deepcopy(module.norms[side])
@@ -57,7 +66,7 @@ def _domain_norms(module: nn.Module) -> Iterator[DomainBatchNorm]:
     return (layer for layer in module.modules() if isinstance(layer, DomainBatchNorm))
 
 
-def select_side(module: nn.Module, side: Side) -> None:
+def select_side(module: nn.Module, side: int) -> None:
     """Make every `DomainBatchNorm` below `module` normalize for that side."""
     for layer in _domain_norms(module):
         layer.side = side
@@ -72,15 +81,17 @@ def keep_statistics(module: nn.Module) -> None:
 
 @torch.no_grad()
 def share_affine(module: nn.Module) -> None:
-    """Give the target's batch norms the scale and shift of the source's; their statistics stay their own."""
+    """Give all batch norms the scale and shift of the source's, or the mean of several; statistics stay their own."""
     for layer in _domain_norms(module):
-        source, target = layer.norms
-        for own, value in zip(target.parameters(), source.parameters(), strict=True):
-            own.copy_(value)
+        source, target, *further = layer.norms
+        for own, *values in zip(*(norm.parameters() for norm in (target, source, *further)), strict=True):
+            mean = torch.stack(values).mean(0) if further else values[0]
+            for each in (own, *(values if further else ())):
+                each.copy_(mean)
 
 
 @torch.no_grad()
-def estimate_statistics(module: nn.Module, side: Side, batches: Iterable[Tensor]) -> None:
+def estimate_statistics(module: nn.Module, side: int, batches: Iterable[Tensor]) -> None:
     """Set the running statistics of one side to those of all batches together; the module is left in evaluation mode.
 
     A network that was not pretrained starts with mean 0 and variance 1, which describe neither domain. Statistics

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from candapt.data.domains import Side
-from candapt.network.batchnorm import convert_batchnorm, select_side
+from candapt.network.batchnorm import add_sources, convert_batchnorm, select_side
 
 
 class Outputs(NamedTuple):
@@ -44,7 +43,13 @@ class Network(nn.Module):
         self.num_classes = num_classes
         self.pretrained = pretrained  # whether the backbone, but for a bottleneck in it, learns at the lower rate
         self.starts_at_random = not pretrained  # whether features mean nothing before training
+        self.num_sources = 1  # sources with a batch norm of their own
         self.layers_are_fixed = False  # whether layers below the bottleneck keep their statistics, in training too
+
+    def add_sources(self, count: int) -> None:
+        """Give each of `count` sources a batch norm of its own, wherever the backbone has one."""
+        add_sources(self.backbone, count - self.num_sources + 1)
+        self.num_sources = count
 
     @property
     def new_layers(self) -> list[nn.Module]:
@@ -73,17 +78,17 @@ class Network(nn.Module):
         """The parameters that learn at the lower rate."""
         return set(self.backbone.parameters()) - {p for layer in self.new_layers for p in layer.parameters()}
 
-    def forward(self, x: Tensor, side: Side) -> Outputs:
+    def forward(self, x: Tensor, side: int) -> Outputs:
         """Features and logits of a batch from one domain; a batch never mixes the two."""
         select_side(self.backbone, side)
         features = self.backbone(x)
         return Outputs(features, self.head(features))
 
-    def each(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Outputs]:
+    def each(self, batches: Sequence[tuple[Tensor, int]]) -> list[Outputs]:
         """Outputs for several batches, each normalized on its own; faster than one `forward` after the other."""
         return [Outputs(features, self.head(features)) for features in self.features(batches)]
 
-    def each_head(self, batches: Sequence[tuple[Tensor, Side]]) -> list[list[Outputs]]:
+    def each_head(self, batches: Sequence[tuple[Tensor, int]]) -> list[list[Outputs]]:
         """Outputs of every head for several batches, each normalized on its own: one list of heads per batch."""
         return [self.heads(features) for features in self.features(batches)]
 
@@ -94,7 +99,7 @@ class Network(nn.Module):
         pairs = zip(self.head.split(features), self.head.each(features), strict=True)
         return [Outputs(own, logits) for own, logits in pairs]
 
-    def features(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
+    def features(self, batches: Sequence[tuple[Tensor, int]]) -> list[Tensor]:
         """Features alone of several batches, each of shape (n, num_features)."""
         if isinstance(self.backbone, Bottleneck):
             return self.backbone.each(batches)
@@ -174,7 +179,7 @@ class Bottleneck(nn.Module):
         """Features of shape (n, num_features) from frozen ones of shape (n, num_inputs)."""
         return self.after(self.map(self.before(x)))
 
-    def each(self, batches: Sequence[tuple[Tensor, Side]]) -> list[Tensor]:
+    def each(self, batches: Sequence[tuple[Tensor, int]]) -> list[Tensor]:
         """The same for several batches, each normalized on its own; the map's many weights are read only once."""
         inputs = []
         for x, side in batches:

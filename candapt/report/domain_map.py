@@ -13,7 +13,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from candapt.adaptation import Result
-from candapt.data.domains import Domain, Side
+from candapt.data.domains import Domain, Side, part_of
 from candapt.data.features import read_arrays
 from candapt.errors import UserError
 from candapt.methods.base import Method
@@ -22,7 +22,7 @@ from candapt.storage.files import write_atomically
 from candapt.storage.safe_reading import contained
 from candapt.training.callbacks import Callback
 from candapt.training.loop import Training
-from candapt.training.outputs import refresh_statistics
+from candapt.training.outputs import outputs_of, refresh_statistics
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +96,7 @@ def map_after(before: DomainMap, source: Tensor, target: Tensor) -> DomainMap:
 @torch.no_grad()
 def features_of(method: Method, domain: Domain, side: Side, rows: Tensor, batch_size: int) -> Tensor:
     """Features of some samples of a domain, shape (len(rows), num_features)."""
-    method.eval()
-    device = next(method.parameters()).device
-    parts = [
-        method.predict(domain.samples.read(part).to(device), side).features
-        for part in rows.tensor_split(-(-len(rows) // batch_size))
-    ]
-    return torch.cat(parts).cpu()
+    return outputs_of(method, part_of(domain, rows), side, batch_size=batch_size).features
 
 
 def project(features: Array, start: Array | None = None) -> Array:

@@ -69,6 +69,8 @@ def tables(run: Run) -> dict[str, Table | None]:
     return {
         "coverage": coverage_table(run),
         "reviewed_classes": reviewed_classes_table(run),
+        "known": known_table(run),
+        "sources": source_table(run),
         "rounds": rounds_table(run),
         "classes": class_table(run),
         "mistakes": mistakes_table(run),
@@ -76,6 +78,23 @@ def tables(run: Run) -> dict[str, Table | None]:
         "settings": Table("Settings", ("setting", "value"), settings),
         "versions": Table("Versions", ("package", "version"), [*(run.summary.get("versions") or {}).items()]),
     }
+
+
+def known_table(run: Run) -> Table | None:
+    """The target samples whose labels the user gave to steer the training."""
+    pairs = run.section("data").get("known_labels")
+    if not isinstance(pairs, list) or not pairs:
+        return None
+    return Table("Known labels", ("sample", "class"), [(str(name), str(label)) for name, label in pairs])
+
+
+def source_table(run: Run) -> Table | None:
+    """What each of several sources says of the target."""
+    judged = run.summary.get("sources")
+    if not isinstance(judged, list) or not judged:
+        return None
+    rows = [(str(s["name"]), f"{s['agreement']:.0%}", "" if s["helps"] else "does not seem to help") for s in judged]
+    return Table("Sources", ("source", "agrees with the predictions", ""), rows)
 
 
 def loss_charts(run: Run) -> list[Chart]:

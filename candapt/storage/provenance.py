@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -35,6 +36,7 @@ _DIGESTS = {
     "data.source": "the data of the source",
     "data.target": "the data of the target",
     "data.target_labels": "the labels for the oracle",
+    "data.known_labels": "the known labels",
     "weights": "the weights that the network starts from",
 }  # what each digest is of
 
@@ -158,5 +160,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         old, new = then.get(name), today.get(name)
         if old != new:
             short = name.removeprefix("settings.").removeprefix("versions.")
-            changes.append(f"{_DIGESTS[name]} changed" if name in _DIGESTS else f"{short} was {old} and is {new}")
+            source = re.fullmatch(r"data\.source_(\d+)", name)
+            what = f"the data of source {source[1]}" if source else _DIGESTS.get(name)
+            changes.append(f"{what} changed" if what else f"{short} was {old} and is {new}")
     return changes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils.data import DataLoader, Dataset
 
-from candapt.data.domains import Task
+from candapt.data.domains import Side, Task, norm_of
 from candapt.errors import UserError
 from candapt.methods.base import Batch, BatchPart, Draw, Part
 from candapt.randomness import derive_seed
@@ -55,7 +55,15 @@ class _Steps(Dataset[Batch | UserError]):
 
     def _read(self, part: Part, step: int, name: str) -> BatchPart:
         seed = derive_seed(self.seed, "views", step, name)
-        return BatchPart(self.task.domain(part.side).samples.read(part.indices, seed=seed), part.labels, part.side)
+        return BatchPart(
+            self.task.domain(part.side).samples.read(part.indices, seed=seed), part.labels, self._norm(part)
+        )
+
+    def _norm(self, part: Part) -> int:
+        """The batch norm of a part, all of which comes from one domain."""
+        origins = self.task.source.origins
+        several = part.side == Side.SOURCE and origins is not None
+        return norm_of(part.side, int(origins[part.indices[0]]) if several and origins is not None else 0)
 
 
 def _unchanged(batch: Any) -> Any:

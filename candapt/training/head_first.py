@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from candapt.data.domains import LabeledDomain, Side, Task
+from candapt.data.domains import Side, Task
 from candapt.network.batchnorm import keep_statistics
 from candapt.network.build import NetworkParts
 from candapt.network.network import Network
@@ -35,10 +35,9 @@ class HeadFirst(Callback):
         if settings is None:
             return
         if training.state.iteration == 0:
-            source, features = training.task.source, training.outputs.features
-            samples = features(Side.SOURCE).samples
-            domain = LabeledDomain(samples, source.names, source.labels, source.classes)
-            head = self.adapt(Task(domain, features(Side.TARGET)), settings)
+            task, features = training.task, training.outputs.features
+            source = replace(task.source, samples=features(Side.SOURCE).samples)
+            head = self.adapt(replace(task, source=source, target=features(Side.TARGET)), settings)
             take_over(training, head.model.method.state_dict(), head.state)
         training.method.head_is_adapted = True
         training.least_progress = 1.0

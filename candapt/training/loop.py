@@ -16,6 +16,8 @@ from candapt.errors import DivergedError
 from candapt.evaluation.proportions import Mixture
 from candapt.evaluation.scores import Choice, merit, value_of
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
+from candapt.methods.known import with_known
+from candapt.methods.sources import draws_by_source
 from candapt.randomness import derive_seed, seed_draws
 from candapt.settings import LAST, Settings
 from candapt.training import finiteness
@@ -40,6 +42,7 @@ class Training:
     def __init__(self, fabric: "Fabric", method: Method, task: Task, settings: Settings) -> None:
         self.fabric, self.method, self.settings = fabric, method, settings
         self.task, held_out = hold_out(task, settings.training.held_out, settings.seed)
+        method.known_weight = settings.training.known_weight
         self.state = TrainingState()
         optimizers = build_optimizers(method, settings.training)
         setup = fabric.setup(method, *optimizers.values())  # no tuple for a method without optimizers
@@ -78,7 +81,7 @@ class Training:
         if progress.steps == 0:
             self.cluster(round)
             round = replace(round, mixture=self.mixture)
-        draws = self.method.draws(round, state.clusters)
+        draws = with_known(draws_by_source(self.method, round, state.clusters), round)
         workers = self.settings.training.workers
         batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers)
         for step, batch in enumerate(batches, progress.steps):
@@ -114,7 +117,10 @@ class Training:
         if self.settings.training.clustering_views == "training":
             round = replace(round, embed=lambda side: self.outputs.of_training_views(side, round.seed))
         with clustering_in(state.round):
-            state.progress.previous, state.clusters = state.clusters, self.method.cluster(round)
+            clusters = self.method.cluster(round)
+        if clusters is not None and self.task.known is not None:
+            clusters = clusters.anchored(self.task.target_labels)
+        state.progress.previous, state.clusters = state.clusters, clusters
 
     def one_batch(self, batch: Batch, draws: Sequence[Draw], step: int, seed: int) -> None:
         """All phases on one batch, with the learning rate of the step."""

@@ -1,6 +1,7 @@
 """How much each source class and each target sample counts in a training, and how that follows the network."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from candapt.evaluation.proportions import (
     mean_vote,
     mixture_for,
 )
-from candapt.evaluation.reference import moments, some_rows, standardized
+from candapt.evaluation.reference import moments, some_rows, standardized, standardized_by_source
 from candapt.evaluation.unknown import find_unknown
 from candapt.methods.base import Round
 
@@ -51,10 +52,14 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
         return {}
     labels, classes = training.task.source.labels, training.task.num_classes
     rows, settings = some_rows(len(source), max(SAMPLES, 10 * classes)), training.settings.training
+    origins = None if training.task.source.origins is None else training.task.source.origins[rows]
     source, labels, known, memory = source[rows], labels[rows], None, dict[str, Tensor]()
+    own = standardized_by_source(source, origins)
+    source = source if origins is None else own  # several sources must be alike before they are weighted together
     if settings.unknown != "off":
-        own, other = (standardized(each, *moments(each)) for each in (source, target))
-        unknown = find_unknown(own, labels, other, classes)
+        unknown = find_unknown(own, labels, standardized(target, *moments(target)), classes)
+        given = training.task.target_labels >= 0
+        unknown = replace(unknown, probability=unknown.probability.masked_fill(given, 0.0))
         known, memory = unknown.known, {UNKNOWN: unknown.probability}
     mixture = Mixture(known=known)
     if settings.proportions != "off":
@@ -63,7 +68,7 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
         estimate = estimate_proportions(source, labels, target[some], classes, among)
         memory |= _named(PROPORTIONS, vars(estimate))
         mixture = mixture_for(estimate.target, estimate.source, known) if estimate.differ else mixture
-    return memory | _named(MIXTURE, mixture.tensors())
+    return memory | _named(MIXTURE, mixture.with_classes(training.task.known).tensors())
 
 
 def revise_mixture(training: "Training", round: Round) -> Mixture:
@@ -84,7 +89,7 @@ def revise_mixture(training: "Training", round: Round) -> Mixture:
     votes = among_neighbors(training.outputs.of(Side.TARGET).probabilities, view.target_neighbors)
     done = round.index / round.rounds  # the network knows more and more
     share = (1 - done) * estimate.target + done * mean_vote(votes, before.known)
-    mixture = mixture_for(share, estimate.source, before.known)
+    mixture = mixture_for(share, estimate.source, before.known).with_classes(training.task.known)
     memory |= _named(MIXTURE, mixture.tensors())
     return mixture
 

@@ -1,13 +1,14 @@
 """Evaluation passes: outputs of a method over whole domains, and the batch norm statistics that they need."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from candapt.data.domains import ArraySamples, Domain, Side, part_of
+from candapt.data.domains import ArraySamples, Domain, Side, by_norm, norm_of, part_of
 from candapt.methods.base import Method
 from candapt.network.batchnorm import estimate_statistics, select_side
 from candapt.network.network import Bottleneck, Outputs
@@ -60,11 +61,13 @@ class DomainOutputs:
         """Evaluation views of a whole domain after the layers below the bottleneck, in order and single precision."""
         if side not in self._features:
             domain, layers = self.task.domain(side), self.method.network.backbone.get_submodule("layers").eval()
-            select_side(layers, self.method.normalizes_as(side))
-            batches = read_in_order(self.method, domain, self.batch_size)
-            with self.training.number_format():
-                features = torch.cat([layers(batch).float().cpu() for batch in batches])
-            self._features[side] = Domain(ArraySamples(features), domain.names)
+            parts = []
+            for rows, part, norm in by_norm(domain, side):
+                select_side(layers, self.method.normalizes_as(norm))
+                batches = read_in_order(self.method, part, self.batch_size)
+                with self.training.number_format():
+                    parts.append((rows, torch.cat([layers(batch).float().cpu() for batch in batches])))
+            self._features[side] = replace(domain, samples=ArraySamples(in_order(parts)))
         return self._features[side]
 
     def refresh(self) -> None:
@@ -126,20 +129,37 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, s
     Samples are evaluation views or, with a seed, training views drawn by it.
     """
     method.eval()
-    parts = [method.predict(batch, side) for batch in read_in_order(method, domain, batch_size, seed)]
-    return Outputs(*(torch.cat([part[field].float().cpu() for part in parts]) for field in range(2)))
+    fields: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
+    for rows, part, norm in by_norm(domain, side):
+        outputs = [method.predict(batch, norm) for batch in read_in_order(method, part, batch_size, seed)]
+        for field, values in zip(fields, zip(*outputs, strict=True), strict=True):
+            field.append((rows, torch.cat([value.float().cpu() for value in values])))
+    return Outputs(*map(in_order, fields))
+
+
+def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Values of all samples from those of some rows each: the rows of a part, shape (m,), and its values (m, …)."""
+    if len(parts) == 1:
+        return parts[0][1]
+    values = torch.cat([own for _, own in parts])
+    return torch.empty_like(values).index_copy_(0, torch.cat([rows for rows, _ in parts]), values)
 
 
 def refresh_statistics(
     method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
 ) -> None:
-    """Set the batch norm statistics of one side to those of the whole domain; weights (n,) say what counts how much."""
-    device = next(method.parameters()).device
-    batches = _batch_count(domain, batch_size)
-    # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
-    rows = torch.arange(domain.size) if weights is None else resampled(weights)
-    strides = (rows[first::batches] for first in range(batches))
-    estimate_statistics(method.network.backbone, side, (domain.samples.read(indices).to(device) for indices in strides))
+    """Set the batch norm statistics of one side to those of the whole domain; each source has its own.
+
+    Weights (n,) say what counts how much.
+    """
+    device, own = next(method.parameters()).device, len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
+    whole = (torch.arange(domain.size), domain, norm_of(side))
+    for places, part, norm in by_norm(domain, side) if own else [whole]:
+        batches = _batch_count(part, batch_size)
+        # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
+        rows = torch.arange(part.size) if weights is None else resampled(weights[places])
+        read = (part.samples.read(rows[first::batches]).to(device) for first in range(batches))
+        estimate_statistics(method.network.backbone, norm, read)
 
 
 def resampled(weights: Tensor) -> Tensor:

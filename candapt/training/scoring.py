@@ -1,6 +1,7 @@
 """Label-free scores of every round, on a sample of each domain if the domains are large, and when to stop."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,7 +41,7 @@ def hold_out(task: Task, share: float, seed: int) -> tuple[Task, LabeledDomain |
     if not held.any():
         return task, None
     trained, aside = (part_of(task.source, rows.nonzero().flatten()) for rows in (~held, held))
-    return Task(trained, task.target), aside
+    return replace(task, source=trained), aside
 
 
 class Scorer:
@@ -95,7 +96,10 @@ class Scorer:
         if source is None or target is None:
             return None
         rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
-        reference = Reference.of(source[rows], task.source.labels[rows], target, task.num_classes)
+        chosen = part_of(task.source, rows)
+        reference = Reference.of(
+            source[rows], chosen.labels, target, task.num_classes, origins=chosen.origins, known=task.known
+        )
         return reference.view_of_target(target)
 
     def outputs(self, side: Side) -> Outputs:

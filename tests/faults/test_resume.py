@@ -33,7 +33,7 @@ def words(data: Path) -> list[str]:
     return ["adapt", str(data / "source.npz"), str(data / "target.npz"), *FLAGS, "--training.settled", "0"]
 
 
-def interrupt(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
     """Leave a run after its seventh step of ten."""
     one_batch, made = Training.one_batch, 0
 
@@ -46,7 +46,7 @@ def interrupt(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "one_batch", counted)
-        assert main([*words(data), "--out", str(out), "--checkpoint-minutes", "0"]) == 130
+        assert main([*words(data), *more, "--out", str(out), "--checkpoint-minutes", "0"]) == 130
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""`--more-sources` from the command line: data, configuration, resuming, and what the run says of each source."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from candapt.commands.main import main
+from tests.faults.test_resume import FLAGS, interrupt
+from tests.images import write_photos, write_weights
+from tests.toy import Toy
+
+
+@pytest.fixture
+def more(toy: Toy, files: Path) -> list[str]:
+    """Two further sources: one with fewer classes, and one whose labels are wrong."""
+    kept = toy.source_y != 3
+    np.savez(files / "few.npz", x=toy.source_x[kept] + 1, y=toy.source_y[kept])
+    np.savez(files / "wrong.npz", x=toy.source_x, y=(toy.source_y + 1) % 4)
+    return [str(files / "few.npz"), str(files / "wrong.npz")]
+
+
+def words(files: Path, out: Path) -> list[str]:
+    data = [str(files / "source.npz"), str(files / "target.npz")]
+    return [
+        "adapt",
+        *data,
+        *FLAGS,
+        "--rounds",
+        "4",
+        "--training.steps",
+        "40",
+        "--network.bottleneck",
+        "64",
+        "--out",
+        str(out),
+    ]
+
+
+def test_a_run_names_its_sources_and_the_one_that_does_not_help(files: Path, more: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main([*words(files, out), "--more-sources", *more, "--target-labels", str(files / "labels.csv")]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert [each["name"] for each in summary["data"]["sources"]] == ["source", "few", "wrong"]
+    assert {each["name"]: each["helps"] for each in summary["sources"]} == {"source": True, "few": True, "wrong": False}
+    assert "'wrong' does not seem to help" in (out / "log.txt").read_text()
+    assert "wrong" in (out / "report.html").read_text()
+    assert yaml.safe_load((out / "config.yaml").read_text())["more_sources"] == [str(Path(each)) for each in more]
+    again = tmp_path / "again"
+    assert main(["adapt", "--config", str(out / "config.yaml"), "--out", str(again), "--report", "false"]) == 0
+    assert (again / "predictions.csv").read_text() == (out / "predictions.csv").read_text()
+
+
+def test_a_source_that_changed_is_named_when_resuming(
+    files: Path, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(files, tmp_path / "run", monkeypatch, "--more-sources", *more)
+    kept = dict(np.load(more[0]))
+    np.savez(more[0], x=kept["x"] + 1, y=kept["y"])
+    assert main(["adapt", "--out", str(tmp_path / "run"), "--resume"]) == 2
+    assert "the data of source 2 changed" in capsys.readouterr().err
+    np.savez(more[0], **kept)
+    assert main(["adapt", "--out", str(tmp_path / "run"), "--resume"]) == 0
+
+
+def test_other_features_are_one_sentence(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(files / "wide.npz", x=np.zeros((6, 3)), y=np.arange(6) % 2)
+    assert main([*words(files, tmp_path / "run"), "--more-sources", str(files / "wide.npz")]) == 2
+    assert "'wide'" in capsys.readouterr().err
+
+
+def test_image_folders_pass_the_cache_one_by_one(tmp_path: Path) -> None:
+    """Frozen layers process each source by itself, so that another combination finds them in the cache."""
+    folders = [str(write_photos(tmp_path / name, seed=seed)) for seed, name in enumerate(("one", "two", "target"))]
+    weights = str(write_weights(tmp_path / "weights.safetensors", "test_resnet"))
+    flags = ["--backbone", "test_resnet", "--weights", weights, "--finetune", "head", "--images.size", "32"]
+    flags += ["--network.bottleneck", "8", "--rounds", "1", "--training.steps", "2", "--cache", str(tmp_path / "cache")]
+    one, two, target = folders
+    out = tmp_path / "run"
+    assert main(["adapt", one, target, "--more-sources", two, *flags, "--out", str(out)]) == 0
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 3
+    assert main(["adapt", one, target, *flags, "--out", str(tmp_path / "single"), "--report", "false"]) == 0
+    assert "has everything" in (tmp_path / "single" / "log.txt").read_text()
