@@ -28,6 +28,7 @@ from candapt.export.agreement import find_examples
 from candapt.export.exporting import export_run
 from candapt.export.network import TargetNetwork
 from candapt.presets import make_settings
+from candapt.settings import ImageChoice
 
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
 REPEATS = 9  # times that each is measured
@@ -59,7 +60,8 @@ def image_run(folder: Path) -> Path:
     }
     source, target = (SHARED / "data" / "office31" / name for name in ("dslr", "webcam"))
     settings = make_settings("can", changes=changes)
-    adapt.run(AdaptOptions(source, target, settings, report=False, out=folder / "images"))
+    views = ImageChoice(size=None)  # those of the backbone: larger ones would take longer and show nothing else
+    adapt.run(AdaptOptions(source, target, settings, images=views, report=False, out=folder / "images"))
     return folder / "images"
 
 

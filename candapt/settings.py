@@ -124,7 +124,7 @@ class NetworkSettings:
     """Width of each head's bottleneck layer; null: as wide as the features, and starting from the identity."""
     heads: int = setting(1, low=1, high=64, alias="heads")
     """Heads over the bottleneck layer, each with a part of it; more than one are an ensemble, which predicts the mean
-    of their probabilities."""
+    of their probabilities. One where the bottleneck layer starts from the identity, as all heads would."""
     rank: int = setting(256, low=1)
     """Rank of the learned correction in a bottleneck layer that starts from the identity."""
     dropout: float = setting(0.5, low=0, high=1)
@@ -219,11 +219,6 @@ class Settings:
         check_limits(self.training, "training.")
         if self.method_settings is not None:
             check_limits(self.method_settings, f"{self.method}.")
-        if self.network.heads > 1 and self.network.bottleneck is None:
-            raise UserError(
-                f"network.heads is {self.network.heads}, but with network.bottleneck null all would start alike: give "
-                "a width."
-            )
         training = self.training
         if training.nesterov and training.optimizer == "adam":
             raise UserError("training.nesterov is for sgd, but training.optimizer is adam: leave one of them out.")

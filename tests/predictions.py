@@ -11,5 +11,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def without_confidence(path: Path) -> list[dict[str, str]]:
-    """Predictions but for their confidence, which `candapt predict` tells sample by sample, beside a small bank."""
-    return [{name: value for name, value in row.items() if name != "confidence"} for row in rows(path)]
+    """Predictions but for confidence and `unknown`, which `candapt predict` tells one by one, beside a small bank."""
+    own = ("confidence", "unknown")
+    return [{name: value for name, value in row.items() if name not in own} for row in rows(path)]

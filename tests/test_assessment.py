@@ -22,7 +22,7 @@ from tests.toy import Toy, quick_settings
 def test_it_is_the_source_only_run_of_the_same_start(toy: Toy, network: dict[str, Any]) -> None:
     result = adapt(toy.task, quick_settings("can", **network))
     baseline = train_baseline(result)
-    alone = adapt(toy.task, quick_settings("source-only", **network))
+    alone = adapt(toy.task, quick_settings("source-only", **{"network__heads": 4, **network}))  # as many as CAN has
     assert torch.equal(baseline.predictions.probabilities, alone.predictions.probabilities)
     again = as_baseline(alone)
     assert torch.equal(baseline.untouched.reference.target, again.untouched.reference.target)

@@ -145,7 +145,7 @@ class TestMethod:
             "--my-method.weight NUMBER Weight of the distance between the domains' mean features. (default: 1.0)"
             in (shown)
         )
-        assert "mcc, my-method." in shown
+        assert "mcc, my-method, or auto" in shown
         assert "--can.weight" not in shown
         assert "my-method.weight" not in help_of(capsys, "adapt")
 

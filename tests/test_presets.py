@@ -7,7 +7,7 @@ import pytest
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.methods.can import CAN
-from candapt.presets import DEFAULT, PRESETS, make_settings
+from candapt.presets import DEFAULT, FORMER, PRESETS, make_settings
 from candapt.settings import Settings, TrainingSettings
 
 
@@ -32,7 +32,8 @@ def test_every_method_takes_every_preset(method: str, preset: str) -> None:
 
 def test_the_default_is_what_the_classes_say() -> None:
     assert make_settings("mcc") == Settings(method="mcc", method_settings=METHODS["mcc"].Settings())
-    assert make_settings(recipe=False) == Settings(method_settings=METHODS["can"].Settings())
+    plain = Settings(method_settings=METHODS["can"].Settings()).changed(FORMER)
+    assert make_settings(recipe=False) == plain
     assert PRESETS[DEFAULT] == {}
 
 

@@ -37,11 +37,15 @@ class Decided:
 
 
 def decide_network(settings: Settings) -> Settings:
-    """The settings for images with the backbone and the depth of training decided; the log says why."""
+    """The settings for images with the backbone and the depth of training decided."""
+    return replace(settings, network=depends_on_machine(settings.network))
+
+
+def log_backbone(settings: Settings) -> None:
+    """Say which backbone is taken and why, if that was left open."""
     network = settings.network
     if network.backbone == AUTO and network.weights is None and (reason := default_backbone()[1]):
         log.info("%s", reason)
-    return replace(settings, network=depends_on_machine(network))
 
 
 def decide_views(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from candapt.adaptation import check_task, initial_parts
-from candapt.commands.decisions import decide_network, decide_views
+from candapt.commands.decisions import decide_network, decide_views, log_backbone
 from candapt.commands.parser import (
     Flag,
     Given,
@@ -268,6 +268,8 @@ def read_inputs(options: TrainingOptions) -> Inputs:
     known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
     task = Task(source, target, known)
     check_task(task)
+    if has_images:
+        log_backbone(options.settings)
     truth = read_truth(options, task)
     cache = ActivationCache(options.cache)
     made = decide_views(task, images, settings, options.images, cache)

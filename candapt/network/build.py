@@ -51,7 +51,7 @@ def decide(settings: NetworkSettings, shape: tuple[int, ...]) -> NetworkSettings
         finetune = "all" if backbone == SMALL_CNN or torch.cuda.is_available() else "head"
     if head == "auto":
         head = "linear" if finetune == "all" else "bottleneck"
-    heads = settings.heads if head == "bottleneck" else 1
+    heads = settings.heads if head == "bottleneck" and settings.bottleneck is not None else 1  # else all start alike
     # A small CNN that starts at random has learned nothing of views, and dropout alone would not make up for it.
     views = 0 if finetune == "head" and backbone != SMALL_CNN and len(shape) > 1 else 2
     views = views if settings.views is None else settings.views

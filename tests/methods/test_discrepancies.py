@@ -19,7 +19,7 @@ def both(method: torch.nn.Module, batch: Batch) -> tuple[Outputs, Outputs]:
 def fewer(batch: Batch, count: int) -> Batch:
     """The same with a smaller target."""
     target = batch["target"]
-    return {**batch, "target": BatchPart(target.x[:count], target.labels[:count], target.side)}
+    return {**batch, "target": BatchPart(target.x[:count], target.labels[:count], target.norm)}
 
 
 @pytest.mark.parametrize("estimator", ["unbiased", "biased", "linear"])
@@ -52,7 +52,7 @@ def test_jan(estimator: str, ramp: float | None) -> None:
 def test_the_linear_estimate_takes_as_many_samples_as_both_have(name: str) -> None:
     method, batch = tiny(name, estimator="linear"), small_batch()
     made = method.forward(fewer(batch, 4), method.phases[0], 1.0)["discrepancy"]
-    shorter = {name: BatchPart(part.x[:4], part.labels[:4], part.side) for name, part in batch.items()}
+    shorter = {name: BatchPart(part.x[:4], part.labels[:4], part.norm) for name, part in batch.items()}
     torch.testing.assert_close(made, method.forward(shorter, method.phases[0], 1.0)["discrepancy"])
 
 

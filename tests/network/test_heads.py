@@ -6,10 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from candapt.data.domains import Side
-from candapt.errors import UserError
 from candapt.network.build import build_parts, decide
 from candapt.network.network import Bottleneck, HeadEnsemble, Network, drop_out
-from candapt.settings import NetworkSettings, Settings
+from candapt.settings import NetworkSettings
 
 HEADS, WIDTH, INPUTS, CLASSES = 3, 4, 6, 5
 
@@ -66,9 +65,8 @@ class TestEnsemble:
     def test_one_linear_layer_has_no_ensemble(self) -> None:
         assert decide(NetworkSettings(heads=4, head="linear"), (INPUTS,)).heads == 1
 
-    def test_heads_that_would_start_alike_are_refused(self) -> None:
-        with pytest.raises(UserError, match="all would start alike"):
-            Settings(network=NetworkSettings(heads=2, bottleneck=None))
+    def test_heads_that_would_start_alike_are_one(self) -> None:
+        assert decide(NetworkSettings(heads=2, bottleneck=None), (INPUTS,)).heads == 1
 
 
 class TestTraining:
