@@ -17,7 +17,7 @@ from candapt.evaluation.scores import SCORES
 from candapt.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.docs.shell import Shell, check_install
-from tests.docs.world import provide_runs, shrink, write_world
+from tests.docs.world import SMALL, provide_runs, shrink, write_world
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shrink(patch)
         weights = folder / "resnet50.safetensors"
         photos = folder / "photos"
-        candapt.adapt(photos / "catalogue", photos / "webcam", out=folder / "first", weights=weights, quiet=True)
+        named = {"weights": weights, "network.backbone": SMALL, "images.size": 32}  # which a server loads by itself
+        candapt.adapt(photos / "catalogue", photos / "webcam", out=folder / "first", quiet=True, **named)
     return folder
 
 

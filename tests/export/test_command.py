@@ -22,6 +22,7 @@ from candapt.export import OnnxModel, agreement, exporting, formats
 from candapt.export import network as export_network
 from candapt.export.agreement import Agreement, find_examples
 from candapt.export.exporting import export_run
+from candapt.export.metadata import SIMILAR
 from candapt.export.quantization import others
 from tests.toy import Toy
 
@@ -56,6 +57,8 @@ class TestOnnx:
             "probabilities": ["batch", 2],
             "confidence": ["batch"],
             "label": ["batch"],
+            "unknown": ["batch"],
+            **{name: ["batch", 10] for name in SIMILAR},
         }
         about = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
         images = json.loads((photo_run / "model.json").read_text())["images"]

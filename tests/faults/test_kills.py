@@ -245,6 +245,7 @@ def test_a_cache_that_is_killed_in_the_making_is_the_same(tmp_path: Path) -> Non
     photos = [write_photos(tmp_path / side, per_class=150, seed=seed) for seed, side in enumerate(("source", "target"))]
     weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")
     flags = ["--backbone", "test_resnet", "--weights", weights, "--images.size", "32", "--finetune", "head"]
+    flags += ["--network.views", "2"]
     words: list[object] = ["adapt", *photos, *flags, "--rounds", "1", "--training.steps", "2", "--report", "false"]
     finish(*words, "--out", tmp_path / "undisturbed", "--cache", tmp_path / "whole")
     out, cache = tmp_path / "run", tmp_path / "cache"
