@@ -69,7 +69,7 @@ class TestStraightAfterInstallation:
         table = rows(drawings.adapt("plain") / "predictions.csv")
         right = [row["label"] == row["path"].partition("/")[0] for row in table]
         assert len(right) == 8 * len(DRAWN)
-        assert sum(right) > 0.8 * len(right)
+        assert sum(right) >= 0.75 * len(right)  # of five classes
 
     def test_it_says_which_backbone_and_why(self, drawings: Drawings) -> None:
         run = drawings.adapt("plain")

@@ -27,6 +27,7 @@ from candapt.methods import METHODS
 from candapt.model import Predictions
 from candapt.network.backbones import SMALL_CNN
 from candapt.network.build import NetworkParts, check_named_weights, decide
+from candapt.presets import FORMER
 from candapt.report.page import write_page
 from candapt.settings import NetworkSettings, TrainingSettings
 from candapt.storage.files import flatten, plain, write_atomically, write_json
@@ -128,9 +129,10 @@ def retired_settings() -> set[str]:
 
 
 def default_settings() -> dict[str, Any]:
-    """Defaults of all settings; a cell that lacks one comes from a version that always did what the default does."""
+    """Former defaults of all settings; a cell that lacks one comes from a version that always did what that does."""
     groups = _setting_groups().items()
-    return {f"settings.{group}.{item.name}": plain(item.default) for group, kind in groups for item in fields(kind)}
+    now = {f"settings.{group}.{item.name}": plain(item.default) for group, kind in groups for item in fields(kind)}
+    return now | {f"settings.{name}": value for name, value in FORMER.items()}
 
 
 def _setting_groups() -> dict[str, Any]:
