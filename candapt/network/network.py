@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from candapt.network.batchnorm import add_sources, convert_batchnorm, select_side
+from candapt.network.batchnorm import Moments, add_sources, convert_batchnorm, current_norm, select_side
 
 
 class Outputs(NamedTuple):
@@ -192,6 +192,26 @@ class Bottleneck(nn.Module):
             features.append(self.after(y))
         return features
 
+    @torch.no_grad()
+    def whole(self, batches: Callable[[], Iterable[Tensor]], side: int, weights: Tensor | None = None) -> Tensor:
+        """Features of a whole domain, shape (n, num_features), normalized with its own statistics, which stay.
+
+        Both batch norms then have exactly the statistics of the domain, with weights (n,) of its weighted samples, and
+        the map's product is computed only once. `batches` gives the domain's batches (m, num_inputs) in order, twice.
+        """
+        self.eval()
+        select_side(self, side)
+        inputs = Moments()
+        for x, counts in _with_weights(batches(), weights):
+            inputs.add(F.normalize(x, dim=1), counts)
+        inputs.set(current_norm(self.input_norm))
+        mapped, outputs = [], Moments()
+        for x, counts in _with_weights(batches(), weights):
+            mapped.append(self.map(self.before(x)))
+            outputs.add(mapped[-1], counts)
+        outputs.set(current_norm(self.norm))
+        return torch.cat([self.after(y).float().cpu() for y in mapped])
+
     def before(self, x: Tensor) -> Tensor:
         """The input of the linear map, shape (n, num_inputs), or (heads, n, num_inputs) where dropout differs."""
         hidden: Tensor = self.input_norm(F.normalize(x, dim=1))
@@ -212,6 +232,14 @@ class Bottleneck(nn.Module):
     def after(self, y: Tensor) -> Tensor:
         """The features from the output of the linear map."""
         return F.relu(self.norm(y))
+
+
+def _with_weights(batches: Iterable[Tensor], weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Batches with the weights of their samples, if there are any."""
+    start = 0
+    for batch in batches:
+        yield batch, None if weights is None else weights[start : start + len(batch)]
+        start += len(batch)
 
 
 def drop_out(x: Tensor, probability: float) -> Tensor:
