@@ -82,7 +82,8 @@ class TestOnePass:
     def test_whole_weights_are_repetitions(self, toy: Toy, method: Method) -> None:
         weights = torch.arange(len(toy.target_x)) % 3 + 1
         some = outputs_of_whole(method, Domain(toy.target_x), Side.TARGET, batch_size=30, weights=weights.float())
-        mean = method.network.backbone.norm.norms[Side.TARGET].running_mean.clone()
+        norm = method.network.backbone.norm.norms[Side.TARGET]
+        mean = norm.running_mean.clone()
         rows = torch.arange(len(toy.target_x)).repeat_interleave(weights)
         outputs_of_whole(method, Domain(toy.target_x[rows]), Side.TARGET, batch_size=30)
         torch.testing.assert_close(
