@@ -243,10 +243,18 @@ def _with_weights(batches: Iterable[Tensor], weights: Tensor | None) -> Iterator
 
 
 def drop_out(x: Tensor, probability: float) -> Tensor:
-    """Dropout by uniform numbers and one product: on a CPU a third of the time that torch's own takes."""
+    """Dropout in a fraction of the time that torch's own takes on a CPU.
+
+    Where the probability is a whole number of 256ths, as one half is, a random byte decides on each value: eight of
+    them come from one draw.
+    """
     if probability == 1:
         return torch.zeros_like(x)
-    return x * torch.rand(x.shape, dtype=x.dtype, device=x.device).ge_(probability).div_(1 - probability)
+    scaled, limit = x * (1 / (1 - probability)), probability * 256
+    if limit != int(limit):
+        return scaled.mul(torch.rand(x.shape, dtype=x.dtype, device=x.device) >= probability)
+    draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    return scaled.mul(draws.view(torch.uint8)[: x.numel()].view(x.shape) >= int(limit))
 
 
 class _SideBySide(torch.autograd.Function):
