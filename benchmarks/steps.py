@@ -8,7 +8,6 @@ folder that CANDAPT_SHARED names.
 
 import argparse
 import time
-from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
@@ -50,35 +49,31 @@ def measured(name: str, changes: dict[str, Any], seeds: int) -> dict[str, Any]:
     """Seconds of the trainings and of the bare loops around them."""
     source, target = domain("office31", "amazon"), domain("office31", "webcam")
     task = Task(source, unlabeled(target))
-    runs = []
-    for seed in range(seeds):
-        settings = make_settings("can", seed=seed, changes=changes)
-        before = seconds(lambda: bare(settings, source.samples.shape[0], task.num_classes))
-        labels = list[torch.Tensor]()
-        training = seconds(lambda: labels.append(adapt(task, settings).predictions.labels))
-        after = seconds(lambda: bare(settings, source.samples.shape[0], task.num_classes))
-        runs.append(
-            {
-                "seed": seed,
-                "seconds": training,
-                "bare_seconds": [before, after],
-                "ratio": training / fmean([before, after]),
-                "oracle_accuracy": accuracy(target.labels, labels[0]),
-            }
-        )
-        print(name, runs[-1], flush=True)
-    return {"name": name, "heads": settings.network.heads, "width": settings.network.bottleneck, "runs": runs}
+    runs = [one_run(task, target.labels, make_settings("can", seed=seed, changes=changes)) for seed in range(seeds)]
+    network = make_settings("can", changes=changes).network
+    print(name, runs, flush=True)
+    return {"name": name, "heads": network.heads, "width": network.bottleneck, "runs": runs}
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Wall-clock seconds of some work."""
+def one_run(task: Task, truth: torch.Tensor, settings: Settings) -> dict[str, Any]:
+    """A training between two bare loops."""
+    before = bare(settings, task)
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    labels = adapt(task, settings).predictions.labels
+    training = time.perf_counter() - start
+    after = bare(settings, task)
+    return {
+        "seed": settings.seed,
+        "seconds": training,
+        "bare_seconds": [before, after],
+        "ratio": training / fmean([before, after]),
+        "oracle_accuracy": accuracy(truth, labels),
+    }
 
 
-def bare(settings: Settings, inputs: int, classes: int) -> None:
-    """The matrix products and the updates of all steps of a training."""
+def bare(settings: Settings, task: Task) -> float:
+    """Seconds of the matrix products and the updates of all steps of a training."""
+    inputs, classes = task.source.samples.shape[0], task.num_classes
     network, training = settings.network, settings.training
     method = settings.method_settings or CANSettings()
     heads, width = network.heads, network.bottleneck or inputs
@@ -87,6 +82,7 @@ def bare(settings: Settings, inputs: int, classes: int) -> None:
     weights = torch.randn(heads, width, inputs).mul_(inputs**-0.5).requires_grad_()
     head = torch.randn(heads, classes, width).mul_(width**-0.5).requires_grad_()
     optimizer = AdamW([weights, head], weight_decay=training.weight_decay, fused=True)
+    start = time.perf_counter()
     with torch.no_grad():
         for _ in range(settings.rounds * (training.steps or 1)):
             hidden = x @ weights.mT
@@ -94,6 +90,7 @@ def bare(settings: Settings, inputs: int, classes: int) -> None:
             head.grad, inner = upper.mT @ hidden, upper @ head
             weights.grad = inner.mT @ x
             optimizer.step()
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":
