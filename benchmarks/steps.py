@@ -29,6 +29,7 @@ ONE_HEAD = {
     "network.bottleneck": 1024,
     "can.labels": "clusters",
     "can.selection": "distance",
+    "can.confusion": 0.0,
     "training.proportions": "off",
     "training.unknown": "off",
 }
@@ -77,7 +78,8 @@ def bare(settings: Settings, task: Task) -> float:
     network, training = settings.network, settings.training
     method = settings.method_settings or CANSettings()
     heads, width = network.heads, network.bottleneck or inputs
-    rows = training.batch_size + 2 * method.classes * method.samples
+    parts = 2 if method.confusion else 1  # random samples of the source alone, or of both domains
+    rows = parts * training.batch_size + 2 * method.classes * method.samples
     x, upper = torch.randn(heads, rows, inputs), torch.randn(heads, rows, classes)
     weights = torch.randn(heads, width, inputs).mul_(inputs**-0.5).requires_grad_()
     head = torch.randn(heads, classes, width).mul_(width**-0.5).requires_grad_()
