@@ -5,12 +5,13 @@ estimate starts from the source's proportions and repeats: weight the source's s
 proportions, standardize them under these weights, fit a classifier, and take the mean of what it says of the target.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from candapt.clustering import class_centers, spherical_kmeans
 from candapt.data.domains import KnownLabels, Side, Task
 from candapt.evaluation.reference import NEIGHBORS, fit_classifier, moments, nearest, standardized
 from candapt.randomness import generator
@@ -23,6 +24,7 @@ ABSENT = 0.25  # a class with less than this part of an equal share is hardly th
 FLOOR = 0.05  # least weight of a class: the network must not forget one that may come back
 MISSING = 0.25  # share of the classes that look absent, from which on proportions are taken to be others
 DIFFERENT = 0.3  # the same for the total variation between the domains' proportions
+AGREED = 0.7  # least share of the target on which votes and clusters agree: below it, on PACS, every estimate was wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,8 @@ class Proportions:
     target: Tensor  # estimated
     low: Tensor  # nine of ten draws of such a target give at least this estimate
     high: Tensor  # and at most this one
+    agreement: Tensor = field(default_factory=lambda: torch.tensor(1.0))
+    """Share of the target on which the votes agree with clusters of the same features, a scalar."""
 
     @property
     def absent(self) -> Tensor:
@@ -41,7 +45,12 @@ class Proportions:
 
     @property
     def differ(self) -> bool:
-        """Whether they are clearly others; a shift between the domains makes small differences out of nothing."""
+        """Whether they are clearly others; a shift between the domains makes small differences out of nothing.
+
+        Where votes and clusters disagree, the shift is so large that the estimate means nothing.
+        """
+        if float(self.agreement) < AGREED:
+            return False
         missing = float(self.absent[self.source > 0].double().mean())
         return missing >= MISSING or float((self.target - self.source).abs().sum() / 2) >= DIFFERENT
 
@@ -50,7 +59,7 @@ class Proportions:
         columns = (self.source.tolist(), self.target.tolist(), self.low.tolist(), self.high.tolist())
         names = ("source", "target", "low", "high")
         each = {name: dict(zip(names, row, strict=True)) for name, *row in zip(classes, *columns, strict=True)}
-        return {"differ": self.differ, "classes": each}
+        return {"differ": self.differ, "agreement": float(self.agreement), "classes": each}
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +113,17 @@ def estimate_proportions(
     share, start = own, None
     for _ in range(STEPS):
         weights = class_weights(share, own, floor=0.0)[labels]
-        start = fit_classifier(
-            standardized(source, *moments(source, weights)), labels, classes, counts=weights, start=start, ridge=RIDGE
-        )
+        weighted = standardized(source, *moments(source, weights))
+        start = fit_classifier(weighted, labels, classes, counts=weights, start=start, ridge=RIDGE)
         said = (units @ start[0] * units.shape[1] ** 0.5 + start[1]).softmax(1)
         votes = among_neighbors(said, near)
         share = mean_vote(votes, known)
     some = None if known is None else (known > 0.5)
     low, high = interval(votes if some is None or not some.any() else votes[some])
-    return Proportions(own, share, low, high)
+    there = ~hardly_there(share, own)
+    clusters = spherical_kmeans(units, class_centers(weighted, labels, classes), present=there)
+    agreement = (votes.argmax(1) == clusters.labels).double().mean()
+    return Proportions(own, share, low, high, agreement)
 
 
 def among_neighbors(probabilities: Tensor, near: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ def test_they_differ_only_where_classes_are_missing_or_shares_far_apart() -> Non
     assert estimated([60, 60, 0, 60, 0]).differ
     even, far = torch.full((4,), 0.25).double(), torch.tensor([0.6, 0.25, 0.08, 0.07]).double()
     assert Proportions(even, far, far, far).differ
+    assert Proportions(even, far, far, far, torch.tensor(0.71)).differ
+    assert not Proportions(even, far, far, far, torch.tensor(0.69)).differ
 
 
 def test_description_names_every_class() -> None:
@@ -101,3 +103,17 @@ def test_an_even_mixture_weighs_nothing() -> None:
     known = Mixture(known=torch.tensor([1.0, 0.5, 0.0, 1.0]))
     assert known.weights(Side.TARGET, task).tolist() == pytest.approx([1, 0.5, FLOOR, 1])  # type: ignore[union-attr]
     assert set(known.tensors()) == {"known"}
+
+
+def test_votes_that_contradict_the_clusters_are_not_believed() -> None:
+    """Features of a target that have nothing to do with the source's classes give an estimate, but no trust in it."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 6
+    source = 4 * torch.eye(6, 30)[labels] + torch.randn(300, 30, generator=random)
+    target = torch.randn(400, 30, generator=random)
+    estimate = estimate_proportions(source, labels, target, 6)
+    assert float(estimate.agreement) < 0.7
+    assert not estimate.differ
+    same = estimate_proportions(source, labels, source[labels < 3] + 0.1, 6)
+    assert float(same.agreement) > 0.9
+    assert same.differ

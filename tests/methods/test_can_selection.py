@@ -10,7 +10,8 @@ from candapt.adaptation import adapt
 from candapt.clustering import Clusters, cosine_distances
 from candapt.data.domains import Side
 from candapt.evaluation.reference import SUPPORT, View, support
-from candapt.methods.base import Round
+from candapt.losses import minimum_class_confusion
+from candapt.methods.base import BatchPart, Phase, Round
 from candapt.methods.can import CAN, CANSettings
 from candapt.network.build import build_parts
 from candapt.network.network import Outputs
@@ -118,3 +119,45 @@ def test_untouched_evidence_is_that_before_training(toy: Toy) -> None:
     assert float((result.predictions.labels == torch.as_tensor(toy.target_y)).float().mean()) > 0.9
     outputs = result.model.predict(toy.task.target, Side.TARGET)
     torch.testing.assert_close(outputs.probabilities, result.predictions.probabilities)
+
+
+class TestConfusion:
+    """The class confusion of random target samples beside the discrepancy."""
+
+    def losses(self, method: CAN) -> dict[str, Tensor]:
+        draw = generator("confusion")
+        batch = {
+            name: BatchPart(torch.randn(8, 6, generator=draw), torch.arange(8) % CLASSES, norm)
+            for name, norm in (("source", 0), ("aligned_source", 0), ("aligned_target", 1), ("target", 1))
+        }
+        if not method.confusion_weight:
+            batch.pop("target")
+        torch.manual_seed(0)
+        return method.eval()(batch, Phase(), 0.5)
+
+    def test_it_is_that_of_mcc_and_changes_nothing_else(self) -> None:
+        torch.manual_seed(1)
+        method = can(confusion=2.0)
+        method.network.starts_at_random = False
+        losses = self.losses(method)
+        draw = generator("confusion")
+        target = [torch.randn(8, 6, generator=draw) for _ in range(4)][-1]
+        logits = method.network(target, Side.TARGET).logits
+        torch.testing.assert_close(losses["confusion"], 2 * minimum_class_confusion(logits))
+        method.settings = replace(method.settings, confusion=0.0)
+        without = self.losses(method)
+        assert "confusion" not in without
+        torch.testing.assert_close(without["discrepancy"], losses["discrepancy"])
+
+    def test_a_network_that_starts_at_random_has_none(self) -> None:
+        method = can(confusion=2.0)
+        method.network.starts_at_random = True
+        assert method.confusion_weight == 0
+
+    def test_random_target_samples_come_with_the_alignment(self, toy: Toy, outputs: Outputs) -> None:
+        method = can(confusion=1.0)
+        method.network.starts_at_random = False
+        round = Round(0, 20, toy.task, 0, 10, 10, lambda side: outputs, None)
+        assert method.random_sides(round) == (Side.SOURCE,)  # the first round warms up
+        assert method.random_sides(replace(round, index=5)) == (Side.SOURCE, Side.TARGET)
+        assert can().random_sides(replace(round, index=5)) == (Side.SOURCE,)
