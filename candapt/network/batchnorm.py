@@ -151,14 +151,18 @@ class Moments:
         self.sums = self.sums + sums if self.samples else sums
         self.samples += len(values)
 
-    def set(self, norm: nn.Module) -> None:
-        """Make them the statistics of a batch norm, unless nothing was added."""
+    def set(self, norm: nn.Module, norms_before: int = 0) -> None:
+        """Make them the statistics of a batch norm, unless nothing was added.
+
+        They are those that it tracks if the domain is one batch: of variances that divide by n - 1, while the norms
+        before it divide by n. Where those already had the statistics that they track, a factor makes up for it.
+        """
         if not self.samples:
             return
         total, values, squares = self.sums
         mean = values / total
-        # Unbiased, as a batch norm itself would track it.
-        variance = (squares / total - mean.square()).clamp_min(0) * (self.samples / (self.samples - 1))
+        unbiased = (self.samples / (self.samples - 1)) ** (1 + norms_before)
+        variance = (squares / total - mean.square()).clamp_min(0) * unbiased
         norm.get_buffer("running_mean").copy_(mean)
         norm.get_buffer("running_var").copy_(variance)
         norm.get_buffer("num_batches_tracked").zero_()  # a saved network must not depend on the number of evaluations

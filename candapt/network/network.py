@@ -196,8 +196,8 @@ class Bottleneck(nn.Module):
     def whole(self, batches: Callable[[], Iterable[Tensor]], side: int, weights: Tensor | None = None) -> Tensor:
         """Features of a whole domain, shape (n, num_features), normalized with its own statistics, which stay.
 
-        Both batch norms then have exactly the statistics of the domain, with weights (n,) of its weighted samples, and
-        the map's product is computed only once. `batches` gives the domain's batches (m, num_inputs) in order, twice.
+        Both batch norms then have the statistics of the domain as one batch, with weights (n,) of its weighted samples,
+        and the map's product is computed only once. `batches` gives the domain's batches (m, num_inputs) in order, twice.
         """
         self.eval()
         select_side(self, side)
@@ -209,7 +209,7 @@ class Bottleneck(nn.Module):
         for x, counts in _with_weights(batches(), weights):
             mapped.append(self.map(self.before(x)))
             outputs.add(mapped[-1], counts)
-        outputs.set(current_norm(self.norm))
+        outputs.set(current_norm(self.norm), norms_before=1)
         return torch.cat([self.after(y).float().cpu() for y in mapped])
 
     def before(self, x: Tensor) -> Tensor:
