@@ -35,7 +35,12 @@ TIMEOUT = 3600
 
 # A server forks processes that have imported everything, so that kills hit the work and not the import.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["candapt.commands.adapt"])
+processes.set_forkserver_preload(
+    [
+        *("candapt.commands.adapt", "candapt.commands.benchmark", "candapt.commands.tune"),
+        *("candapt.report", "candapt.report.domain_map", "lightning_fabric", "sklearn.linear_model"),
+    ]
+)
 
 
 def start(*words: object) -> BaseProcess:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -14,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -25,6 +26,8 @@ from candapt.storage.safe_reading import printable
 console = Console(stderr=True)  # for messages and bars
 output = Console(highlight=False, soft_wrap=True)  # for the output that the user asked for
 log = logging.getLogger("candapt")
+
+LINE_SECONDS = 30.0  # time between two log lines about the progress of one piece of work
 
 
 def fitted(*tables: Table) -> Table:
@@ -201,7 +204,24 @@ class Counter:
         self.bar.update(self.task, completed=done, total=total)
 
 
+class _Bar(Progress):
+    """A progress bar; where there is no terminal, a log line now and then in its place."""
+
+    _logged = 0.0  # when the latest line was written
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Show the progress of a task."""
+        super().update(task_id, **changes)
+        task, now = self.tasks[self.task_ids.index(task_id)], self.get_time()
+        begun = task.start_time or now
+        if console.is_terminal or task.finished or not task.completed or now - max(self._logged, begun) < LINE_SECONDS:
+            return
+        self._logged = now
+        left = (now - begun) * ((task.total or 0) / task.completed - 1)
+        log.info("%s: %.0f %%, about %s left", task.description, task.percentage, duration(left))
+
+
 def progress_bar() -> Progress:
-    """A progress bar with percentage and time left; invisible where there is no terminal."""
+    """A progress bar with percentage and time left; where there is no terminal, a log line every half minute."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    return _Bar(*columns, console=console, disable=not console.is_terminal, transient=True)

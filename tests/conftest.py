@@ -26,6 +26,14 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _short_maps() -> Iterator[None]:
+    """Maps take as few iterations as t-SNE allows: most of the runs here take less time than a map."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("candapt.report.domain_map.ITERATIONS", 250)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing is written to the user's cache."""
     with pytest.MonkeyPatch.context() as patch:

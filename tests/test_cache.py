@@ -113,6 +113,24 @@ class TestWhatIsStored:
         assert len(pickle.dumps(stored.samples)) < 2000
         assert stored.samples.read(torch.arange(0)).shape == (0, 256)
 
+    @pytest.mark.parametrize("threads", [1, 2, 5])
+    def test_any_number_of_streams_gives_what_the_layers_give(self, threads: int) -> None:
+        frozen, domain = parts_of().frozen, drawings(3 * CHUNK + 5)
+        assert frozen is not None
+        with torch.inference_mode():
+            expected = torch.cat([frozen(part) for part in everything(domain).split(CHUNK)])
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            samples = FrozenSamples(frozen, domain.samples, dtype=torch.float32)
+            order = [0, 1, 2, 3, 3, 1, 0]
+            chunks = [samples.chunk(number) for number in order]
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        for number, chunk in zip(order, chunks, strict=True):
+            torch.testing.assert_close(chunk, expected[number * CHUNK : (number + 1) * CHUNK])
+
     def test_values_beyond_half_precision_stay_finite(self) -> None:
         samples = FrozenSamples(torch.nn.Conv2d(1, 1, 1), ArraySamples(np.array([1e9, -1e9]).reshape(2, 1, 1, 1)))
         assert samples.chunk(0).isfinite().all()

@@ -13,6 +13,7 @@ import textwrap
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -102,6 +103,7 @@ def _flag(item: Field[Any], hint: Any, prefix: str, helps: Mapping[str, str]) ->
     return Flag(f"{prefix}{item.name}", hint, text, item.default, aliases, *kinds)
 
 
+@cache
 def _field_docs(options: type) -> dict[str, str]:
     """The docstring below each field, of the class and those that it inherits from."""
     docs: dict[str, str] = {}

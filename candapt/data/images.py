@@ -58,6 +58,10 @@ class ImageSamples:
         paths, hashes = [self.paths[row] for row in chosen], self.hashes and [self.hashes[row] for row in chosen]
         return ImageSamples(paths, Views(settings), workers=self.workers, hashes=hashes)
 
+    def read_alone(self) -> "ImageSamples":
+        """The same samples, read by the calling thread alone, where several read at the same time."""
+        return ImageSamples(self.paths, self.views, hashes=self.hashes)
+
     @property
     def augmentation(self) -> str:
         """Kind of the training views."""

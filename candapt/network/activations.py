@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Barrier
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -321,14 +322,35 @@ def _layers_hash(parts: NetworkParts) -> str:
 
 
 CHUNK = 32  # samples at a time: more are no faster on a CPU, need more memory, and move a progress bar less often
+STREAMS = 4  # chunks in work at a time on a CPU, at most: each needs memory for its activations
 LARGEST = torch.finfo(torch.float16).max
+
+
+def compute_streams(count: int) -> ThreadPoolExecutor:
+    """Threads that share this thread's cores between them.
+
+    Each reads and computes chunks of its own, so cores never wait for each other, as they do after every layer if all
+    of them work on one chunk while images are decoded beside it.
+    """
+    cores, ready = torch.get_num_threads(), Barrier(count + 1)
+
+    def start() -> None:
+        torch.set_num_threads(max(1, cores // count))
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, initializer=start)
+    for _ in range(count):
+        pool.submit(int)
+    ready.wait()
+    torch.set_num_threads(cores)  # threads of later pools start with what was set last
+    return pool
 
 
 class FrozenSamples:
     """Samples of a domain after frozen layers, computed whenever they are read; meant to be read in order.
 
     They are computed in chunks that begin at fixed places, and rounded to half precision, so that every reader gets the
-    same bits from a computation and from the cache. The next chunk is read while one is computed.
+    same bits from a computation and from the cache. The next chunks are read, and on a CPU computed, ahead.
     """
 
     def __init__(
@@ -341,7 +363,6 @@ class FrozenSamples:
         self.seed = seed
         self.dtype = dtype
         self.device = next(frozen.parameters()).device
-        self._reader = ThreadPoolExecutor(1)
         self._ahead: dict[int, Future[Tensor]] = {}
         self._newest: tuple[int, Tensor] | None = None
 
@@ -366,10 +387,30 @@ class FrozenSamples:
     def chunk(self, number: int) -> Tensor:
         """The rows from `number * CHUNK` on, on the CPU; the newest chunk is kept."""
         if self._newest is None or self._newest[0] != number:
-            waiting = self._ahead.pop(number, None) or self._reader.submit(self._read, number)
-            self._ahead = {number + 1: self._reader.submit(self._read, number + 1)} if number + 1 < self.chunks else {}
-            self._newest = number, self._compute(waiting.result())
+            pool, ahead = self._pool
+            wanted = range(number, min(number + ahead, self.chunks))
+            self._ahead = {each: self._ahead.get(each) or pool.submit(self._prepare, each) for each in wanted}
+            prepared = self._ahead.pop(number).result()
+            self._newest = number, prepared if self._on_cpu else self._compute(prepared)
         return self._newest[1]
+
+    @cached_property
+    def _pool(self) -> tuple[ThreadPoolExecutor, int]:
+        """Threads that prepare chunks, and how many chunks are in work."""
+        if not self._on_cpu:
+            return ThreadPoolExecutor(1), 2
+        if hasattr(self.samples, "read_alone"):
+            self.samples = self.samples.read_alone()
+        streams = min(torch.get_num_threads(), STREAMS)
+        return compute_streams(streams), streams + 1
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    def _prepare(self, number: int) -> Tensor:
+        """The samples of a chunk, on a CPU after the layers."""
+        return self._compute(self._read(number)) if self._on_cpu else self._read(number)
 
     def _read(self, number: int) -> Tensor:
         indices = torch.arange(number * CHUNK, min((number + 1) * CHUNK, len(self)))

@@ -1,4 +1,7 @@
-"""Charts as Plotly figures. Names in them are escaped, since Plotly interprets some HTML in every text."""
+"""Charts as what Plotly's JavaScript draws. Names in them are escaped, since it interprets some HTML in every text.
+
+They are plain dictionaries: Plotly's own package would make the same ones, but takes longer than a small training.
+"""
 
 import html
 import math
@@ -6,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from candapt.report.text import readable
@@ -61,36 +63,47 @@ def curves(
     height is in pixels, by default as many as the lines need.
     """
     hover = "round %{x}: %{y:.1%}" if percent else "round %{x}: %{y:.4g}"
-    figure, several = go.Figure(), len(lines) > 1
+    several, drawn = len(lines) > 1, []
     for position, line in enumerate(lines):
         color = COLORS[position % len(COLORS)]
-        figure.add_scatter(
-            x=[each + 1 for each in line.rounds],
-            y=_finite(line.values),
-            name=plain_text(line.name, 40),
-            mode="lines+markers",
-            line={"color": color, "width": 2, "dash": DASHES[position // len(COLORS) % len(DASHES)]},
-            marker={"color": color, "symbol": SYMBOLS[position % len(SYMBOLS)], "size": 7},
-            hovertemplate=hover if several else f"{hover}<extra></extra>",
+        drawn.append(
+            {
+                "type": "scatter",
+                "x": [each + 1 for each in line.rounds],
+                "y": _finite(line.values),
+                "name": plain_text(line.name, 40),
+                "mode": "lines+markers",
+                "line": {"color": color, "width": 2, "dash": DASHES[position // len(COLORS) % len(DASHES)]},
+                "marker": {"color": color, "symbol": SYMBOLS[position % len(SYMBOLS)], "size": 7},
+                "hovertemplate": hover if several else f"{hover}<extra></extra>",
+            }
         )
+    marks: Figure = {}
     if level is not None:
-        _add_level(figure, *level)
+        marks |= {"annotations": [_level_name(*level)], "shapes": [_across("y", level[1], DASHED)]}
     if kept is not None:
-        figure.add_vline(x=kept + 1, line={"color": GRAY, "dash": "dot", "width": 1.5})
+        vertical = _across("x", kept + 1, {"color": GRAY, "dash": "dot", "width": 1.5})
+        marks["shapes"] = [*marks.get("shapes", ()), vertical]
     last = max((each + 1 for line in lines for each in line.rounds), default=1)
     rounds: dict[str, Any] = {"title": {"text": "round"}, "range": [0.5, last + 0.5], "tickformat": "d"}
     rounds |= {"dtick": 1} if last <= 10 else {"nticks": 8}
     shown = [value for line in lines for value in _finite(line.values) if value is not None]
     values = _value_axis([*shown, *([level[1]] if level else [])], percent)
     height = height or (270 + 18 * (len(lines) // 4) if several else 230)  # a legend needs room above the chart
-    return _finished(figure, rounds, values, legend=several, height=height)
+    return _finished(drawn, rounds, values, legend=several, height=height, **marks)
 
 
-def _add_level(figure: go.Figure, name: str, value: float) -> None:
-    """Draw a dashed line across the chart, with its name above it."""
-    figure.add_hline(y=value, line=DASHED)
+def _across(axis: str, value: float, line: Figure) -> Figure:
+    """A line across the chart at a value of one axis."""
+    other = "y" if axis == "x" else "x"
+    ends = {f"{axis}0": value, f"{axis}1": value, f"{other}0": 0, f"{other}1": 1}
+    return {"type": "line", "line": line, "xref": "x", "yref": "y", f"{other}ref": f"{other} domain", **ends}
+
+
+def _level_name(name: str, value: float) -> Figure:
+    """A name above a line across the chart."""
     place = {"x": 0.01, "xref": "paper", "y": value, "yref": "y", "xanchor": "left", "yanchor": "bottom"}
-    figure.add_annotation(place, text=plain_text(name), showarrow=False, font={"size": 11})
+    return {**place, "text": plain_text(name), "showarrow": False, "font": {"size": 11}}
 
 
 def _finite(values: Sequence[float | None]) -> list[float | None]:
@@ -114,22 +127,25 @@ def _value_axis(values: Sequence[float], percent: bool) -> dict[str, Any]:
 
 def points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Figure:
     """Both domains (side 0 and 1) in the plane; the page gets the row of the point under the pointer to describe it."""
-    figure, styles = go.Figure(), (("source", BLUE, "circle"), ("target", VERMILLION, "diamond-open"))
+    drawn, styles = [], (("source", BLUE, "circle"), ("target", VERMILLION, "diamond-open"))
     for number, (name, color, symbol) in enumerate(styles):
         chosen = [row for row, each in enumerate(side) if each == number]
-        figure.add_scatter(
-            x=[round(float(places[row][0]), 2) for row in chosen],
-            y=[round(float(places[row][1]), 2) for row in chosen],
-            customdata=chosen,
-            name=name,
-            mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 6, "opacity": 0.75, "line": {"width": 1}},
-            hoverinfo="none",
+        drawn.append(
+            {
+                "type": "scatter",
+                "x": [round(float(places[row][0]), 2) for row in chosen],
+                "y": [round(float(places[row][1]), 2) for row in chosen],
+                "customdata": chosen,
+                "name": name,
+                "mode": "markers",
+                "marker": {"color": color, "symbol": symbol, "size": 6, "opacity": 0.75, "line": {"width": 1}},
+                "hoverinfo": "none",
+            }
         )
     bare = dict.fromkeys(("showticklabels", "zeroline", "showgrid"), False)
     frame = bare | {"ticks": "", "showline": True, "mirror": True, "fixedrange": False}
     square = frame | {"scaleanchor": "x", "scaleratio": 1}
-    return _finished(figure, frame, square, legend=True, height=420, drag="zoom")
+    return _finished(drawn, frame, square, legend=True, height=420, dragmode="zoom")
 
 
 def still_points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Markup:
@@ -152,25 +168,28 @@ def still_points(places: Sequence[Sequence[float]], side: Sequence[int]) -> Mark
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Figure:
     """Shares of each class as horizontal bars, the first class on top."""
-    figure = go.Figure()
-    rows = list(range(len(names)))
+    rows, drawn = list(range(len(names))), []
     for position, (name, values) in enumerate(series.items()):
-        figure.add_bar(
-            y=rows,
-            x=_finite(values),
-            name=plain_text(name, 40),
-            orientation="h",
-            marker={"color": COLORS[position % len(COLORS)], "pattern": {"shape": ("", "/", ".", "x")[position % 4]}},
-            text=[plain_text(each, 60) for each in names],
-            textposition="none",
-            hovertemplate="%{text}: %{x:.1%}",
+        color, shape = COLORS[position % len(COLORS)], ("", "/", ".", "x")[position % 4]
+        drawn.append(
+            {
+                "type": "bar",
+                "y": rows,
+                "x": _finite(values),
+                "name": plain_text(name, 40),
+                "orientation": "h",
+                "marker": {"color": color, "pattern": {"shape": shape}},
+                "text": [plain_text(each, 60) for each in names],
+                "textposition": "none",
+                "hovertemplate": "%{text}: %{x:.1%}",
+            }
         )
     ticks = {"tickvals": rows, "ticktext": [plain_text(name, 22) for name in names], "range": [len(names) - 0.5, -0.5]}
     ticks |= {"showgrid": False, "zeroline": False}
-    figure.update_layout(barmode="group", bargap=0.25)
     height = 110 + len(names) * (10 + 12 * len(series))
     share = {"tickformat": ".0%", "rangemode": "tozero", "nticks": 6}
-    return _finished(figure, share, ticks, legend=len(series) > 1, height=height)
+    groups = {"barmode": "group", "bargap": 0.25}
+    return _finished(drawn, share, ticks, legend=len(series) > 1, height=height, **groups)
 
 
 def matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
@@ -182,65 +201,58 @@ def matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
         [f"{shown[row]} predicted as {shown[column]}: {count:,}" for column, count in enumerate(line)]
         for row, line in enumerate(counts)
     ]
-    figure = go.Figure()
-    figure.add_heatmap(
-        z=shares,
-        text=hover,
-        hovertemplate="%{text} (%{z:.1%})<extra></extra>",
-        colorscale=[[0, "rgba(0,114,178,0)"], [1, BLUE]],  # zero is the page's own color, light or dark
-        zmin=0,
-        zmax=1,
-        colorbar={"tickformat": ".0%", "thickness": 12, "outlinewidth": 0},
-    )
+    drawn = {
+        "type": "heatmap",
+        "z": shares,
+        "text": hover,
+        "hovertemplate": "%{text} (%{z:.1%})<extra></extra>",
+        "colorscale": [[0, "rgba(0,114,178,0)"], [1, BLUE]],  # zero is the page's own color, light or dark
+        "zmin": 0,
+        "zmax": 1,
+        "colorbar": {"tickformat": ".0%", "thickness": 12, "outlinewidth": 0},
+    }
     rows = axis | {"autorange": "reversed", "title": {"text": "true class", "standoff": 10}}
     columns = axis | {"tickangle": -60, "title": {"text": "predicted class"}}
-    return _finished(figure, columns, rows, legend=False, height=min(900, 240 + 20 * len(names)))
+    return _finished([drawn], columns, rows, legend=False, height=min(900, 240 + 20 * len(names)))
 
 
 def reliability(bins: Sequence[Mapping[str, float]], *, height: int) -> Figure:
     """Accuracy against confidence, bin by bin; a bin's marker grows with its samples."""
     most = max((each["count"] for each in bins), default=1)
-    figure = go.Figure()
-    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=DASHED, name="perfect calibration", hoverinfo="skip")
-    figure.add_scatter(
-        x=[each["confidence"] for each in bins],
-        y=[each["accuracy"] for each in bins],
-        mode="lines+markers",
-        line={"color": BLUE, "width": 1.5},
-        marker={"color": BLUE, "size": [7 + 15 * math.sqrt(each["count"] / most) for each in bins], "opacity": 0.85},
-        text=[f"{each['count']:,.0f} samples" for each in bins],
-        name="predictions",
-        hovertemplate="confidence %{x:.1%}, right %{y:.1%}, %{text}<extra></extra>",
-    )
+    sizes = [7 + 15 * math.sqrt(each["count"] / most) for each in bins]
+    perfect = {"mode": "lines", "line": DASHED, "name": "perfect calibration", "hoverinfo": "skip"}
+    measured = {
+        "x": [each["confidence"] for each in bins],
+        "y": [each["accuracy"] for each in bins],
+        "mode": "lines+markers",
+        "line": {"color": BLUE, "width": 1.5},
+        "marker": {"color": BLUE, "size": sizes, "opacity": 0.85},
+        "text": [f"{each['count']:,.0f} samples" for each in bins],
+        "name": "predictions",
+        "hovertemplate": "confidence %{x:.1%}, right %{y:.1%}, %{text}<extra></extra>",
+    }
+    drawn = [{"type": "scatter", "x": [0, 1], "y": [0, 1], **perfect}, {"type": "scatter", **measured}]
     axis = {"range": [-0.03, 1.05], "tickformat": ".0%", "nticks": 6}
     columns, rows = axis | {"title": {"text": "confidence"}}, axis | {"title": {"text": "share that is right"}}
-    return _finished(figure, columns, rows, legend=True, height=height)
+    return _finished(drawn, columns, rows, legend=True, height=height)
 
 
 def _finished(
-    figure: go.Figure,
-    x: Mapping[str, Any],
-    y: Mapping[str, Any],
-    *,
-    legend: bool,
-    height: int,
-    drag: str | bool = False,
+    drawn: list[Figure], x: Mapping[str, Any], y: Mapping[str, Any], *, legend: bool, height: int, **more: Any
 ) -> Figure:
-    """The figure in the style of all charts; the page sets the colors of text and grid."""
+    """The figure of what is drawn, in the style of all charts; the page sets the colors of text and grid."""
     common = {"automargin": True, "fixedrange": True}
-    figure.update_layout(
-        template=go.layout.Template(),
-        xaxis={**common, **x},
-        yaxis={**common, **y},
-        showlegend=legend,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-        height=height,
-        margin={"l": 8, "r": 12, "t": 12, "b": 8},
-        font={"size": 12, "family": "system-ui, sans-serif"},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="closest",
-        dragmode=drag,
-    )
-    drawn: Figure = figure.to_plotly_json()
-    return {"data": drawn["data"], "layout": drawn["layout"]}
+    layout = {
+        "xaxis": {**common, **x},
+        "yaxis": {**common, **y},
+        "showlegend": legend,
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
+        "font": {"size": 12, "family": "system-ui, sans-serif"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "closest",
+        "dragmode": False,
+    }
+    return {"data": drawn, "layout": layout | more}

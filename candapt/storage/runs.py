@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,4 +126,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide a result."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: _installed(name) for name in PACKAGES}
+
+
+_installed = cache(importlib.metadata.version)  # it reads files, and every cell of a benchmark asks
