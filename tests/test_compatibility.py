@@ -142,8 +142,9 @@ class TestTuning:
 
     def words(self, stored: Path) -> list[object]:
         paths = [stored / "source.npz", stored / "target.npz", "--out", stored / "tuning"]
-        defaults = ["--network.heads", 1, "--can.labels", "clusters", "--can.selection", "distance", "--can.confusion", 0]
-        return ["tune", *paths, *SMALL, *defaults, "--score", "information", "--trials", 4, "--resume"]  # as 0.1 did
+        parts = ["--can.labels", "clusters", "--can.selection", "distance", "--can.confusion", 0]  # as in 0.1
+        words = ["tune", *paths, *SMALL, "--network.heads", 1, *parts]
+        return [*words, "--score", "information", "--trials", 4, "--resume"]
 
     def test_other_code_is_refused(self, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = snapshot(stored / "tuning")

@@ -197,7 +197,7 @@ class Bottleneck(nn.Module):
         """Features of a whole domain, shape (n, num_features), normalized with its own statistics, which stay.
 
         Both batch norms then have the statistics of the domain as one batch, with weights (n,) of its weighted samples,
-        and the map's product is computed only once. `batches` gives the domain's batches (m, num_inputs) in order, twice.
+        and the map's product is computed only once. `batches` gives the batches (m, num_inputs) in order, twice.
         """
         self.eval()
         select_side(self, side)
