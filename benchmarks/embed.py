@@ -9,11 +9,17 @@ where that is none it says nothing about shrinking. `eager` shrinks down to the 
 
 `--views N` compares larger views with mirror images, `--size 288 --mirror`, with those of the file
 `data/office31-resnet50-288-features.npz` instead, over N images of each domain, evenly spaced.
+
+`--speed N` compares how many images a second `candapt embed` takes, from JPEG files, with the bare backbone over the
+same images in memory: N images of all domains, evenly spaced, by ResNet-50 and by EfficientNet-Lite0, in turns. In
+`ratio_checked` the time in which all files are checked first counts too.
 """
 
 import argparse
 import os
+import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +27,23 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from benchmarks.record import record
 from candapt.commands.embed import pretrained_layers
 from candapt.console import counting
+from candapt.data.decoding import check_images
 from candapt.data.domains import Domain
 from candapt.data.images import ImageSamples, find_images
 from candapt.data.transforms import Views
-from candapt.network.activations import compute_features
+from candapt.network.activations import CHUNK, compute_features
 from candapt.network.build import expected_images
 from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
 DOMAINS = ("amazon", "dslr", "webcam")
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
+BACKBONES = (("resnet50", SHARED / "weights" / "resnet50-imagenet.safetensors"), ("efficientnet-lite0", None))
+REPETITIONS = 5
 
 
 class EagerSettings(ImageSettings):
@@ -49,7 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--views", type=int, default=None)
+    parser.add_argument("--speed", type=int, default=None)
     options = parser.parse_args()
+    if options.speed is not None:
+        record("embed-speed", {"backbones": [compare_speed(*each, options.speed) for each in BACKBONES]})
+        return
     if options.views is not None:
         compare_views(options.views)
         return
@@ -85,6 +99,47 @@ def compare_views(count: int) -> None:
     size = {"size": images.size, "resize": images.resize}
     figures = {"images": len(cosines), "min_cosine": min(cosines), "mean_cosine": sum(cosines) / len(cosines)}
     record("embed-views", size | figures)
+
+
+def compare_speed(name: str, weights: Path | None, count: int) -> dict[str, Any]:
+    """Images a second from files and by the bare backbone, and the ratio, each the median of some repetitions."""
+    network = NetworkSettings(name, weights)
+    backbone, views = pretrained_layers(network).eval(), Views(expected_images(network, ImageChoice()))
+    found = [path for domain in DOMAINS for path in find_images(SHARED / "data" / "office31" / domain)]
+    paths = [found[row] for row in torch.linspace(0, len(found) - 1, count).long().tolist()]
+    domain, workers = Domain(ImageSamples(paths, views, workers=os.cpu_count() or 1)), os.cpu_count() or 1
+    convert_conv2d_weight_memory_format(backbone, torch.channels_last)
+    images = domain.samples.read(torch.arange(count)).contiguous(memory_format=torch.channels_last)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in torch.split(images, CHUNK):
+                backbone(batch)
+
+    work = {
+        "bare": bare,
+        "embed": lambda: compute_features(backbone, domain, lambda done, total: None),
+        "check": lambda: check_images(paths, workers=workers),
+    }
+    for each in work.values():  # the first time also reads files and makes plans
+        each()
+    seconds = [{key: seconds_of(each) for key, each in work.items()} for _ in range(REPETITIONS)]
+    return {
+        "backbone": name,
+        "images": count,
+        "bare_images_per_second": count / statistics.median(row["bare"] for row in seconds),
+        "embed_images_per_second": count / statistics.median(row["embed"] for row in seconds),
+        "ratio": statistics.median(row["bare"] / row["embed"] for row in seconds),
+        "ratio_checked": statistics.median(row["bare"] / (row["embed"] + row["check"]) for row in seconds),
+        "repetitions": seconds,
+    }
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def decodings() -> dict[str, ImageSettings]:
