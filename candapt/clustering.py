@@ -1,14 +1,29 @@
 """Pseudo-labels by spherical k-means, as in CAN (Kang et al., CVPR 2019, section "Optimizing CAN")."""
 
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import embedding_bag, normalize
 
 ANCHOR_WEIGHT = 10.0  # samples that one with a known label counts as in the center of its class
-CHUNK_SIZE = 4096  # samples processed together: 32 MB of float32 features of size 2048
+CHUNK_SIZE = 1024  # samples processed together: 8 MB of float32 features of size 2048, which stay in the cache
+SHORTEST = 1e-12  # length below which a sample has no direction, as in `normalize`
+
+Reduce = Callable[[Tensor], Tensor]  # the sum of a tensor over all processes, the same in each of them
+
+
+class Rows(Protocol):
+    """Samples that are read a few rows at a time: a tensor, an array in memory or a memory-mapped one on disk."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of samples and features."""
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +93,7 @@ class Clusters:
 
 @torch.no_grad()
 def spherical_kmeans(
-    features: Tensor,
+    features: Rows,
     initial_centers: Tensor,
     *,
     max_steps: int = 100,
@@ -87,6 +102,7 @@ def spherical_kmeans(
     align: bool = False,
     anchors: Tensor | None = None,
     present: Tensor | None = None,
+    reduce: Reduce | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> Clusters:
     """Clusters by direction, which start from one center per class so that a cluster's number is its class.
@@ -95,7 +111,8 @@ def spherical_kmeans(
     samples bound the memory, and half precision is raised to float32.
 
     Args:
-        features: samples to cluster, shape (n, d).
+        features: samples to cluster, shape (n, d): a tensor, or anything whose slices are arrays or tensors, such as a
+            memory-mapped array, which is read chunk by chunk, once in each step and once for the labels.
         initial_centers: where each class starts, shape (M, d): in CAN the centers of the source classes.
         max_steps: maximum number of center updates; 0 labels samples by the nearest initial center.
         tolerance: stop once the centers move by a mean cosine distance of at most this (default: the authors').
@@ -104,6 +121,8 @@ def spherical_kmeans(
         anchors: class of each sample that is known, -1 for the others, shape (n,). Known samples stay in the cluster of
             their class and count `ANCHOR_WEIGHT` times in its center.
         present: classes that can have a sample, shape (M,), bool; the others keep their initial centers. Default: all.
+        reduce: where several processes hold a share of the samples each, what adds up a tensor over all of them. Every
+            process then gives the same centers, and labels of its own share, which may be empty.
         chunk_size: samples processed together; it does not change the result.
     """
     _check(features, initial_centers)
@@ -117,18 +136,23 @@ def spherical_kmeans(
             unit=unit,
             align=align,
             anchors=None if anchors is None else _among(chosen, len(present))[anchors],
+            reduce=reduce,
             chunk_size=chunk_size,
         )
         centers = initial_centers.to(part.centers).index_copy(0, chosen, part.centers)
         return replace(part, labels=chosen[part.labels], centers=centers)
-    initial = initial_centers.to(features.device, _precision(features, initial_centers))
+    samples = _Samples(features, initial_centers, chunk_size)
+    initial = initial_centers.to(samples.device, samples.precision)
     centers, steps = initial, 0
     while steps < max_steps:
         previous, steps = centers, steps + 1
-        centers = _update(features, previous, initial, anchors, unit, chunk_size)
+        sums = samples.sums(previous, anchors, unit)
+        sums = sums if reduce is None else reduce(sums)
+        # A sum of zeros is an empty cluster, or one that holds nothing but features without a direction.
+        centers = torch.where(sums.any(dim=1, keepdim=True), sums, initial)
         if not center_shift(previous, centers) > tolerance:  # also ends at NaN, which is reported below
             break
-    labels, distances = _assign(features, centers, chunk_size)
+    labels, distances = samples.nearest(centers)
     if align:
         classes = _matching_classes(centers, initial)
         labels, centers = classes[labels], torch.empty_like(centers).index_copy_(0, classes, centers)
@@ -136,26 +160,29 @@ def spherical_kmeans(
     return clusters if anchors is None else clusters.anchored(anchors.to(labels.device))
 
 
-def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, unit: bool = True) -> Tensor:
+def class_centers(
+    features: Rows, labels: Tensor, num_classes: int, *, unit: bool = True, reduce: Reduce | None = None
+) -> Tensor:
     """Sum of each class's unit vectors, or with `unit=False` of its features, shape (M, d), in float32 or better.
 
     Args:
-        features: shape (n, d).
+        features: shape (n, d), a tensor or anything that `spherical_kmeans` takes.
         labels: class of each sample, shape (n,); samples with a negative label belong to none.
         num_classes: number of classes M; one without a sample has a center of zeros.
         unit: whether to divide each sample by its length first.
+        reduce: what adds up a tensor over processes, where each holds a share of the samples.
     """
-    if len(labels) != len(features):
-        raise ValueError(f"There are {len(features)} features but {len(labels)} labels: give one label per sample.")
+    if len(labels) != features.shape[0]:
+        raise ValueError(f"There are {features.shape[0]} features but {len(labels)} labels: give one label per sample.")
     if len(labels) and int(labels.max()) >= num_classes:
         raise ValueError(f"Label {int(labels.max())} does not fit {num_classes} classes: labels count from 0.")
-    precision = _precision(features)
-    centers = features.new_zeros(num_classes, features.shape[1], dtype=precision)
-    labels = labels.to(features.device)
-    for chunk, chunk_labels in zip(torch.split(features, CHUNK_SIZE), torch.split(labels, CHUNK_SIZE), strict=True):
-        samples = chunk.to(precision)
-        centers += _class_sums(normalize(samples) if unit else samples, chunk_labels, num_classes)
-    return centers
+    samples = _Samples(features, labels, CHUNK_SIZE)
+    labels = labels.to(samples.device)
+    centers = torch.zeros(num_classes, features.shape[1], dtype=samples.precision, device=samples.device)
+    for rows, chunk in samples.chunks():
+        weights = _inverse_lengths(chunk) if unit else torch.ones_like(chunk[:, 0])
+        centers += _class_sums(chunk, labels[rows], weights, num_classes)
+    return centers if reduce is None else reduce(centers)
 
 
 def cosine_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -192,9 +219,75 @@ def center_shift(previous: Tensor, current: Tensor) -> float:
     return float(distances.where((before != now).any(dim=1), 0).mean())
 
 
-def _check(features: Tensor, initial_centers: Tensor) -> None:
+class _Samples:
+    """Features that are read chunk by chunk, in the order of their rows.
+
+    The nearest center of a sample does not depend on its length, so that samples are multiplied as they are: their
+    lengths, needed for sums of unit vectors and for distances, are computed once and not in every pass.
+    """
+
+    def __init__(self, features: Rows, other: Tensor, chunk_size: int) -> None:
+        self.features, self.chunk_size = features, chunk_size
+        first = _tensor(features[0:0])
+        self.device = first.device if isinstance(features, Tensor) else other.device
+        self.precision = _precision(first, other)
+        self.inverse_lengths: Tensor | None = None  # 1 / length of each sample, shape (n,)
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their samples."""
+        for start in range(0, self.features.shape[0], self.chunk_size):
+            rows = slice(start, start + self.chunk_size)
+            yield rows, _tensor(self.features[rows]).to(self.device, self.precision)
+
+    def products(self, centers: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """For each chunk its rows, samples (c, d), inverse lengths (c,) and products with unit centers (M, c)."""
+        directions = normalize(centers)
+        known = self.inverse_lengths
+        found = directions.new_empty(self.features.shape[0]) if known is None else known
+        for rows, chunk in self.chunks():
+            if known is None:
+                found[rows] = _inverse_lengths(chunk)
+            # Classes first: with few of them this product is nearly twice as fast as its transpose.
+            yield rows, chunk, found[rows], directions @ chunk.T
+        self.inverse_lengths = found
+
+    def sums(self, centers: Tensor, anchors: Tensor | None, unit: bool) -> Tensor:
+        """Sums of the samples nearest to each of the centers, shape (M, d)."""
+        sums = torch.zeros_like(centers)
+        for rows, chunk, inverse_lengths, products in self.products(centers):
+            labels = products.max(dim=0).indices  # the first of equals, as in `nearest`
+            weights = inverse_lengths if unit else torch.ones_like(inverse_lengths)
+            if anchors is not None:
+                known = anchors[rows].to(labels.device)
+                labels = torch.where(known >= 0, known, labels)
+                weights = torch.where(known >= 0, ANCHOR_WEIGHT * weights, weights)
+            sums += _class_sums(chunk, labels, weights, len(centers))
+        return sums
+
+    def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
+        """Label of each sample and its distance to that center, both of shape (n,)."""
+        cosines = centers.new_empty(self.features.shape[0])
+        labels = torch.empty_like(cosines, dtype=torch.int64)
+        # Written in place: small results kept from every chunk would lie between the large ones and fragment memory.
+        for rows, _, inverse_lengths, products in self.products(centers):
+            highest, labels[rows] = products.max(dim=0)
+            cosines[rows] = highest * inverse_lengths
+        if not cosines.isfinite().all():
+            problem = "The features to cluster hold infinite values or NaN"
+            raise ValueError(f"{problem}: check the data and the learning rate.")
+        return labels, _to_distance(cosines)
+
+
+def _tensor(rows: Any) -> Tensor:
+    """Rows of features as a tensor; those of a read-only array are copied, since a tensor could write to them."""
+    if isinstance(rows, Tensor):
+        return rows
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
+
+
+def _check(features: Rows, initial_centers: Tensor) -> None:
     """Raise a `ValueError` for shapes that do not fit and centers that are not finite."""
-    if features.ndim != 2 or initial_centers.ndim != 2 or features.shape[1] != initial_centers.shape[1]:
+    if len(features.shape) != 2 or initial_centers.ndim != 2 or features.shape[1] != initial_centers.shape[1]:
         shapes = f"{tuple(features.shape)} and {tuple(initial_centers.shape)}"
         raise ValueError(f"Features and centers of shapes {shapes} do not fit: give (n, d) and (classes, d).")
     if not len(initial_centers):
@@ -205,7 +298,7 @@ def _check(features: Tensor, initial_centers: Tensor) -> None:
 
 def _precision(*tensors: Tensor) -> torch.dtype:
     """The tensors' common type, at least float32: sums over many samples overflow or stall in half precision."""
-    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def _to_distance(cosine: Tensor) -> Tensor:
@@ -213,50 +306,38 @@ def _to_distance(cosine: Tensor) -> Tensor:
     return (0.5 * (1 - cosine)).clamp(0, 1)
 
 
-def _class_sums(samples: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Sum of the samples (n, d) of each class, shape (M, d); negative labels belong to none."""
+def _inverse_lengths(samples: Tensor) -> Tensor:
+    """1 / length of each sample (n, d), shape (n,)."""
+    lengths: Tensor = torch.linalg.vector_norm(samples, dim=1)
+    return lengths.clamp_min(SHORTEST).reciprocal()
+
+
+def _class_sums(samples: Tensor, labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
+    """Sum of the samples (n, d) of each class, each times its weight (n,), shape (M, d); negative labels count none."""
+    sums = _sums_by_index if samples.device.type == "cpu" else _sums_by_product
+    return sums(samples, labels, weights, num_classes)
+
+
+def _sums_by_index(samples: Tensor, labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
+    """Every sample is read once, whatever the number of classes. On GPUs such sums have no fixed order."""
+    order = labels.argsort(stable=True)[int((labels < 0).sum()) :]
+    counts = labels[order].bincount(minlength=num_classes)
+    sums: Tensor = embedding_bag(
+        order, samples, counts.cumsum(0) - counts, mode="sum", per_sample_weights=weights[order]
+    )
+    return sums
+
+
+def _sums_by_product(samples: Tensor, labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
+    """As many operations as the product with the centers, in a fixed order."""
     classes = torch.arange(num_classes, device=labels.device)
-    # A product, since index_add_ adds in no fixed order on GPUs.
-    return (classes[:, None] == labels).to(samples.dtype) @ samples
+    by_class: Tensor = torch.where(classes[:, None] == labels, weights, 0)
+    return by_class @ samples
 
 
 def _among(chosen: Tensor, classes: int) -> Tensor:
     """The number of each class among the chosen ones, -1 for others and, as the last entry, for no class at all."""
     return torch.full((classes + 1,), -1).index_copy(0, chosen.cpu(), torch.arange(len(chosen)))
-
-
-def _update(
-    features: Tensor, centers: Tensor, initial: Tensor, anchors: Tensor | None, unit: bool, chunk_size: int
-) -> Tensor:
-    """Centers of the samples nearest to each of the present ones, shape (M, d)."""
-    directions = normalize(centers)
-    sums = torch.zeros_like(centers)
-    for start in range(0, len(features), chunk_size):
-        samples = features[start : start + chunk_size].to(centers.dtype)
-        units = normalize(samples)
-        labels = (units @ directions.T).max(dim=1).indices  # the first of equals, as in `_assign`
-        values = units if unit else samples
-        if anchors is not None:
-            known = anchors[start : start + chunk_size].to(labels.device)
-            labels = torch.where(known >= 0, known, labels)
-            values = values * torch.where(known >= 0, ANCHOR_WEIGHT, 1.0).to(values)[:, None]
-        sums += _class_sums(values, labels, len(centers))
-    # A sum of zeros is an empty cluster, or one that holds nothing but features without a direction.
-    return torch.where(sums.any(dim=1, keepdim=True), sums, initial)
-
-
-def _assign(features: Tensor, centers: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-    """Label of each sample and its distance to that center, both of shape (n,)."""
-    directions = normalize(centers)
-    labels = features.new_empty(len(features), dtype=torch.int64)
-    cosines = features.new_empty(len(features), dtype=centers.dtype)
-    # Written in place: small results kept from every chunk would lie between the large ones and fragment memory.
-    for start in range(0, len(features), chunk_size):
-        rows = slice(start, start + chunk_size)
-        cosines[rows], labels[rows] = (normalize(features[rows].to(centers.dtype)) @ directions.T).max(dim=1)
-    if not cosines.isfinite().all():
-        raise ValueError("The features to cluster hold infinite values or NaN: check the data and the learning rate.")
-    return labels, _to_distance(cosines)
 
 
 def _matching_classes(centers: Tensor, initial: Tensor) -> Tensor:

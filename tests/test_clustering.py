@@ -1,8 +1,13 @@
 """Spherical k-means against plain loops, and the properties it must have."""
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError
+from functools import partial
 from itertools import permutations
+from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -187,6 +192,121 @@ def test_memory_is_bounded(unit: bool) -> None:
         spherical_kmeans(features, initial, unit=unit, align=True, chunk_size=64)
     # One number per sample is the result; neither a copy (n, d) nor all distances (n, M) are made.
     assert largest.size == 2000
+
+
+class OnDisk:
+    """Samples of which no more than a chunk is ever asked for, as arrays or tensors."""
+
+    def __init__(self, features: Tensor, chunk_size: int, *, arrays: bool = True) -> None:
+        self.features, self.chunk_size, self.arrays, self.reads = features, chunk_size, arrays, 0
+        self.shape = tuple(features.shape)
+
+    def __getitem__(self, rows: slice) -> Any:
+        part = self.features[rows]
+        assert len(part) <= self.chunk_size
+        self.reads += len(part)
+        return part.numpy() if self.arrays else part
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+def test_samples_are_read_chunk_by_chunk_once_a_step(arrays: bool) -> None:
+    features, initial = blobs(1, samples=100)
+    features = features.half()
+    lazy = OnDisk(features, 16, arrays=arrays)
+    clusters = spherical_kmeans(lazy, initial.float(), max_steps=3, tolerance=-1.0, chunk_size=16)
+    whole = spherical_kmeans(features, initial.float(), max_steps=3, tolerance=-1.0, chunk_size=16)
+    assert lazy.reads == 4 * 100  # three updates and the labels
+    assert torch.equal(clusters.labels, whole.labels)
+    assert torch.equal(clusters.centers, whole.centers)
+    assert clusters.centers.dtype == torch.float32
+    labels = torch.arange(100) % 4
+    assert torch.equal(class_centers(OnDisk(features, 1024), labels, 4), class_centers(features, labels, 4))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_read_only_file_of_half_precision(tmp_path: Path) -> None:
+    features, initial = blobs(2)
+    path = tmp_path / "features.npy"
+    np.save(path, features.half().numpy())
+    mapped = np.load(path, mmap_mode="r")
+    clusters = spherical_kmeans(mapped, initial.float())
+    expected = spherical_kmeans(features.half(), initial.float())
+    assert torch.equal(clusters.labels, expected.labels)
+    assert torch.equal(clusters.centers, expected.centers)
+
+
+class Together:
+    """Processes in turn, one thread each: the sum of what each brings, added in the order of the processes."""
+
+    def __init__(self, processes: int) -> None:
+        self.given: list[Tensor | None] = [None] * processes
+        self.barrier = Barrier(processes, timeout=60)
+
+    def reduce(self, process: int, tensor: Tensor) -> Tensor:
+        self.given[process] = tensor.clone()
+        self.barrier.wait()
+        total = sum(each for each in self.given if each is not None)
+        self.barrier.wait()
+        assert isinstance(total, Tensor)
+        return total
+
+
+def in_processes(processes: int, work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> list[Any]:
+    together = Together(processes)
+    with ThreadPoolExecutor(processes) as pool:
+        return list(pool.map(lambda process: work(process, partial(together.reduce, process)), range(processes)))
+
+
+@settings(derandomize=True, deadline=None, max_examples=10)
+@given(seed=seeds, unit=st.booleans(), align=st.booleans(), known=st.booleans(), some=st.booleans())
+def test_processes_with_a_share_each_agree_with_one(
+    seed: int, unit: bool, align: bool, known: bool, some: bool
+) -> None:
+    features, initial = blobs(seed)
+    labels = torch.arange(60) % 4
+    anchors = torch.where(torch.arange(60) % 7 == 0, labels, -1) if known else None
+    present = torch.tensor([True, True, False, True]) if some else None
+    shares = [slice(0, 25), slice(25, 25), slice(25, 60)]  # one process has nothing
+
+    def share(process: int, reduce: Callable[[Tensor], Tensor]) -> tuple[Tensor, Clusters]:
+        rows = shares[process]
+        own = None if anchors is None else anchors[rows]
+        means = class_centers(features[rows], labels[rows], 4, unit=unit, reduce=reduce)
+        found = spherical_kmeans(
+            features[rows], initial, unit=unit, align=align, anchors=own, present=present, reduce=reduce
+        )
+        return means, found
+
+    parts = in_processes(3, share)
+    whole = spherical_kmeans(features, initial, unit=unit, align=align, anchors=anchors, present=present)
+    assert torch.equal(torch.cat([clusters.labels for _, clusters in parts]), whole.labels)
+    for means, clusters in parts:
+        assert torch.equal(clusters.centers, parts[0][1].centers)
+        assert clusters.steps == whole.steps
+        torch.testing.assert_close(clusters.centers, whole.centers)
+        torch.testing.assert_close(means, class_centers(features, labels, 4, unit=unit))
+
+
+def test_ties_go_to_the_first_center_in_every_process() -> None:
+    features = torch.tensor([[1.0, 1.0], [2.0, 2.0], [-1.0, 0.0], [1.0, 1.0]])
+    initial = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+
+    def share(process: int, reduce: Callable[[Tensor], Tensor]) -> Clusters:
+        return spherical_kmeans(features[2 * process : 2 * process + 2], initial, max_steps=0, reduce=reduce)
+
+    assert spherical_kmeans(features, initial, max_steps=0).labels.tolist() == [0, 0, 1, 0]
+    assert [clusters.labels.tolist() for clusters in in_processes(2, share)] == [[0, 0], [1, 0]]
+
+
+def test_sums_by_index_and_by_a_product_are_the_same() -> None:
+    features, _ = blobs(3)
+    labels, weights = torch.arange(60) % 5 - 1, torch.rand(60, dtype=torch.float64)
+    expected = torch.zeros(6, 6, dtype=torch.float64)
+    for sample, label, weight in zip(features, labels.tolist(), weights, strict=True):
+        if label >= 0:
+            expected[label] += weight * sample
+    for sums in (clustering._sums_by_index, clustering._sums_by_product):
+        torch.testing.assert_close(sums(features, labels, weights, 6), expected)
 
 
 def test_class_centers_of_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

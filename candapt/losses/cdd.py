@@ -1,9 +1,12 @@
 """Contrastive domain discrepancy, the loss of CAN (Kang et al., CVPR 2019, arXiv:1901.00976)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from candapt.losses.kernels import Layers, gaussian_mixture, paired_layers, squared_distances
+from candapt.losses.kernels import Layers, laplacian_products, mixture_and_slope, paired_layers, pairwise_distances
+from candapt.losses.layouts import Layout, make_layout
 
 
 def contrastive_domain_discrepancy(
@@ -32,16 +35,15 @@ def contrastive_domain_discrepancy(
     Returns:
         A scalar; zero, but still part of the graph, if no class is shared.
     """
-    discrepancies = classwise_mmd(source, target, source_labels, target_labels)
-    shared = len(discrepancies)
+    discrepancies, names = _discrepancies(source, target, source_labels, target_labels)
+    shared = len(names)
     classes = shared if num_classes is None else num_classes
     if classes < shared:
         raise ValueError(f"num_classes is {classes}, but the batch has {shared} classes that both domains share.")
-    same = discrepancies.diagonal().sum()
-    intra = same / max(classes, 1)
     if intra_only or shared < 2:
-        return intra
-    return intra - (discrepancies.sum() - same) / (classes * (classes - 1))
+        return discrepancies.diagonal().sum() / max(classes, 1)
+    weights = torch.full_like(discrepancies, -1 / (classes * (classes - 1)))
+    return (discrepancies * weights.fill_diagonal_(1 / classes)).sum()
 
 
 def classwise_mmd(source: Layers, target: Layers, source_labels: Tensor, target_labels: Tensor) -> Tensor:
@@ -55,22 +57,11 @@ def classwise_mmd(source: Layers, target: Layers, source_labels: Tensor, target_
         Shape (classes, classes): row a, column b compares source class a with target class b. The classes are those
         that `shared_classes` gives, in its order.
     """
-    layers = paired_layers(source, target)
-    _check_labels("source", source_labels, len(layers[0][0]))
-    _check_labels("target", target_labels, len(layers[0][1]))
-    classes = shared_classes(source_labels, target_labels)
-    source_kept = torch.isin(source_labels, classes).nonzero()[:, 0]
-    target_kept = torch.isin(target_labels, classes).nonzero()[:, 0]
-    pairs = _ClassPairs(source_labels[source_kept], target_labels[target_kept], classes)
-
-    unions = [torch.cat([_rows(s, source_kept), _rows(t, target_kept)]) for s, t in layers]
-    distances = torch.stack([squared_distances(union)[pairs.first, pairs.second] for union in unions])
-    within_source, within_target, across = pairs.sums(distances.detach())
-    total = within_source + within_target + 2 * across  # (layers, classes, classes)
-    bandwidth = total / (pairs.samples * (pairs.samples - 1))
-
-    within_source, within_target, across = pairs.means(gaussian_mixture(distances, bandwidth[..., None]))
-    return (within_source + within_target - 2 * across).sum(0)
+    discrepancies, names = _discrepancies(source, target, source_labels, target_labels)
+    order = torch.tensor(
+        sorted(range(len(names)), key=names.__getitem__), device=discrepancies.device, dtype=torch.int64
+    )
+    return discrepancies[order][:, order]
 
 
 def shared_classes(source_labels: Tensor, target_labels: Tensor) -> Tensor:
@@ -90,56 +81,74 @@ def _check_labels(domain: str, labels: Tensor, samples: int) -> None:
         raise ValueError(f"The {domain} labels must be integers, got {labels.dtype}.")
 
 
-def _rows(features: Tensor, kept: Tensor) -> Tensor:
-    """The kept rows; a class-aware batch keeps them all and is spared the copy."""
-    return features if len(kept) == len(features) else features.index_select(0, kept)
+def _discrepancies(
+    source: Layers, target: Layers, source_labels: Tensor, target_labels: Tensor
+) -> tuple[Tensor, list[int]]:
+    """What `classwise_mmd` gives, with the shared classes in the order in which the source has them, and these."""
+    layers = paired_layers(source, target)
+    _check_labels("source", source_labels, len(layers[0][0]))
+    _check_labels("target", target_labels, len(layers[0][1]))
+    source_names, target_names = source_labels.tolist(), target_labels.tolist()
+    both = set(target_names)
+    numbers = {name: number for number, name in enumerate(x for x in dict.fromkeys(source_names) if x in both)}
+    sources = _shared_rows([s for s, _ in layers], source_names, numbers)
+    targets = _shared_rows([t for _, t in layers], target_names, numbers)
+    if not numbers:
+        zero: Tensor = sum((layer.sum() for layer in (*sources, *targets)), start=sources[0].new_zeros(()))
+        return zero.expand(0, 0), []
+    # Numbered by their first appearance, whatever classes a class-aware batch holds, its layout is the same.
+    by_source, by_target = (
+        [numbers[name] for name in names if name in numbers] for names in (source_names, target_names)
+    )
+    layout = make_layout(by_source, by_target, sources[0].device)
+    discrepancies: Tensor = _ClasswiseMMD.apply(layout, *sources, *targets)  # type: ignore[no-untyped-call]
+    return discrepancies, list(numbers)
 
 
-class _ClassPairs:
-    """Which pairs of samples belong to which pair of classes.
+def _shared_rows(layers: list[Tensor], names: list[int], shared: dict[int, int]) -> list[Tensor]:
+    """The rows of shared classes; a class-aware batch has no others and is spared the copy."""
+    rows = [row for row, name in enumerate(names) if name in shared]
+    if len(rows) == len(names):
+        return layers
+    kept = torch.tensor(rows, dtype=torch.int64, device=layers[0].device)
+    return [layer.index_select(0, kept) for layer in layers]
 
-    With at most m source and n target samples in a class, the m*m pairs inside a source class, the n*n inside a target
-    class and the m*n across stand side by side in one row of length `width` for each of the (classes, classes) pairs.
+
+class _ClasswiseMMD(torch.autograd.Function):
+    """Squared MMD of every source class to every target class (M, M), added over the layers, by one set of tables.
+
+    Only distances and the last product of the gradient, which depend on the width of a layer, are computed for each
+    layer by itself.
     """
 
-    def __init__(self, source_labels: Tensor, target_labels: Tensor, classes: Tensor) -> None:
-        source, source_real = _rows_by_class(source_labels, classes)  # (classes, m)
-        target, target_real = _rows_by_class(target_labels, classes)  # (classes, n)
-        self._widths = [source.shape[1] ** 2, target.shape[1] ** 2, source.shape[1] * target.shape[1]]
-        # Rows of a pair's two samples in the union (source, then target), both (classes, classes, width); and whether
-        # it is a real pair rather than padding of a smaller class, same shape.
-        self.first, self.second = _every_pair(source, target + len(source_labels))
-        self.real = torch.logical_and(*_every_pair(source_real, target_real))
-        self.samples = source_real.sum(1)[:, None] + target_real.sum(1)  # in the union of two classes
+    @staticmethod
+    def forward(ctx: Any, layout: Layout, *layers: Tensor) -> Tensor:
+        sources, targets = layers[: len(layers) // 2], layers[len(layers) // 2 :]
+        unions = [torch.cat(pair) for pair in zip(sources, targets, strict=True)]
+        distances = pairwise_distances(unions).index_select(1, layout.pairs)
+        distances = distances.view(len(unions), layout.classes, layout.classes, -1)
+        within_source, within_target, across = layout.sums(distances)
+        total = within_source + within_target + 2 * across  # (layers, M, M)
+        bandwidth = total / (layout.samples * (layout.samples - 1))
+        values, slopes = mixture_and_slope(distances, bandwidth[..., None])
+        ctx.layout, ctx.sources, ctx.slopes = layout, [len(source) for source in sources], slopes
+        ctx.save_for_backward(*unions)
+        within_source, within_target, across = (
+            total / count for total, count in zip(layout.sums(values), layout.counts, strict=True)
+        )
+        return (within_source + within_target - 2 * across).sum(0)
 
-    def sums(self, values: Tensor) -> list[Tensor]:
-        """Add up (..., classes, classes, width) within the source, within the target and across."""
-        return [part.sum(-1) for part in (values * self.real).split_with_sizes(self._widths, -1)]
-
-    def means(self, values: Tensor) -> list[Tensor]:
-        """Average (..., classes, classes, width) within the source, within the target and across."""
-        return [total / count for total, count in zip(self.sums(values), self.sums(self.real), strict=True)]
-
-
-def _rows_by_class(labels: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Row numbers (classes, largest count) of each class, and which of them are real; the rest repeat the first."""
-    member = labels == classes[:, None]  # (classes, n)
-    counts = member.sum(1, keepdim=True)
-    largest = int(counts.max()) if len(classes) else 0
-    rows = member.byte().argsort(dim=1, descending=True, stable=True)[:, :largest]
-    real = torch.arange(largest, device=labels.device) < counts
-    return torch.where(real, rows, rows[:, :1]), real
-
-
-def _every_pair(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second member of every pair, from (classes, m) and (classes, n) to (classes, classes, width)."""
-    classes = len(source)
-    pairs = [
-        (source[:, None, :, None], source[:, None, None, :]),
-        (target[None, :, :, None], target[None, :, None, :]),
-        (source[:, None, :, None], target[None, :, None, :]),
-    ]
-    shapes = [(classes, classes, first.shape[2], second.shape[3]) for first, second in pairs]
-    firsts = [first.expand(shape).flatten(2) for (first, _), shape in zip(pairs, shapes, strict=True)]
-    seconds = [second.expand(shape).flatten(2) for (_, second), shape in zip(pairs, shapes, strict=True)]
-    return torch.cat(firsts, -1), torch.cat(seconds, -1)
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        layout: Layout = ctx.layout
+        gradient = gradients[0]
+        # Both members of a pair inside a class are rows and columns, so each pair is there twice.
+        factors = [2 * gradient / layout.counts[0], 2 * gradient / layout.counts[1], -2 * gradient / layout.counts[2]]
+        parts = zip(ctx.slopes.split_with_sizes(layout.widths, -1), factors, strict=True)
+        weights = torch.cat([slopes * factor[..., None] for slopes, factor in parts], -1)
+        weights = weights if layout.real is None else weights * layout.real
+        products = laplacian_products(layout.collect(weights), ctx.saved_tensors)
+        sizes = zip(products, ctx.sources, strict=True)
+        halves = [(product[:size], product[size:]) for product, size in sizes]
+        return (None, *(source for source, _ in halves), *(target for _, target in halves))

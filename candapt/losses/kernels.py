@@ -1,7 +1,10 @@
 """What the kernel two-sample losses are built from: pairs of layers, squared distances and Gaussian mixtures."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import exp
 from typing import Any
 
 import torch
@@ -9,6 +12,8 @@ from torch import Tensor
 
 SMALLEST_BANDWIDTH = 1e-5  # samples that coincide would otherwise divide by zero
 SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-5, 1e5  # beyond these the kernel is constant and has no gradient
+
+LARGEST_KERNEL = exp(-SMALLEST_EXPONENT)
 
 FULL_DEVICES = ("cpu", "cuda")  # have double precision and pdist, the vectorized form of the distances within a batch
 
@@ -69,9 +74,7 @@ class _DistancesWithin(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         a: Tensor = ctx.saved_tensors[0]
-        weights = (gradients[0] + gradients[0].mT).to(_gradient_dtype(a))
-        laplacian = weights.sum(1).diag() - weights  # row i times `a` is the sum over j of w_ij (a_i - a_j)
-        return ((2 * laplacian) @ a.to(weights.dtype)).to(a.dtype)
+        return laplacian_products((gradients[0] + gradients[0].mT)[None], [a])[0]
 
 
 class _DistancesAcross(torch.autograd.Function):
@@ -88,6 +91,31 @@ class _DistancesAcross(torch.autograd.Function):
         to_a = _pull(gradients[0], a, b) if ctx.needs_input_grad[0] else None
         to_b = _pull(gradients[0].mT, b, a) if ctx.needs_input_grad[1] else None
         return to_a, to_b
+
+
+def pairwise_distances(layers: Sequence[Tensor]) -> Tensor:
+    """Squared distances of the pairs i < j of the same N rows in every layer, and a zero, without gradient.
+
+    Shape (layers, N (N - 1) / 2 + 1), the pairs of the first row first.
+    """
+    rows = len(layers[0])
+    pairs = rows * (rows - 1) // 2
+    distances = layers[0].new_zeros(len(layers), pairs + 1)
+    for place, layer in enumerate(layers):
+        if layer.device.type in FULL_DEVICES:
+            distances[place, :pairs] = torch.pdist(layer)
+        else:
+            first, second = torch.triu_indices(rows, rows, 1, device=layer.device)
+            distances[place, :pairs] = _direct(layer, layer)[first, second].sqrt()
+    return distances.square_()
+
+
+def laplacian_products(weights: Tensor, layers: Sequence[Tensor]) -> list[Tensor]:
+    """For every layer (N, d) the sums over j of 2 w_ij (a_i - a_j), given its symmetric weights (layers, N, N)."""
+    doubled = 2 * weights.to(_gradient_dtype(layers[0]))
+    laplacians = doubled.sum(-1).diag_embed() - doubled
+    products = zip(laplacians, layers, strict=True)
+    return [(laplacian @ layer.to(laplacian.dtype)).to(layer.dtype) for laplacian, layer in products]
 
 
 def _direct(a: Tensor, b: Tensor) -> Tensor:
@@ -126,6 +154,31 @@ def gaussian_mixture(distances: Tensor, bandwidth: Tensor | float, *, kernels: i
     bandwidths = (center * factors).clamp_min(SMALLEST_BANDWIDTH)
     exponents = (distances / bandwidths).clamp(SMALLEST_EXPONENT, LARGEST_EXPONENT)
     return exponents.neg().exp().sum(0)
+
+
+def mixture_and_slope(distances: Tensor, bandwidth: Tensor) -> tuple[Tensor, Tensor]:
+    """The mixture of five Gaussians with ratio 2, as `gaussian_mixture` has it, and its derivative by the distance.
+
+    Where no limit on a bandwidth applies, one exponential gives all five: each kernel is the square of the next wider
+    one. On GPUs, where exponentials cost little, all five are computed, which needs no look at the bandwidths.
+    """
+    factors = torch.tensor([4.0, 2.0, 1.0, 0.5, 0.25], dtype=distances.dtype, device=distances.device)
+    bandwidths = bandwidth * factors.view(-1, *[1] * bandwidth.dim())
+    if distances.device.type == "cpu" and bool(bandwidths[-1].min() >= SMALLEST_BANDWIDTH):
+        rates = bandwidths.reciprocal_().neg_()
+        widest = (distances * rates[0]).exp_()
+        kernels = widest.new_empty(5, *widest.shape)
+        kernels[0] = widest
+        for wider, kernel in pairwise(kernels):
+            torch.mul(wider, wider, out=kernel)
+    else:
+        rates = bandwidths.clamp_min_(SMALLEST_BANDWIDTH).reciprocal_().neg_()
+        kernels = (distances * rates).exp_()
+    constant = kernels > LARGEST_KERNEL
+    # Added one after another: a sum over the kernels would round by the place in memory, equal distances differently.
+    narrow, *others = kernels.clamp_max(LARGEST_KERNEL)
+    values = functools.reduce(Tensor.add_, others, narrow)
+    return values, kernels.masked_fill_(constant, 0).mul_(rates).sum(0)
 
 
 Layers = Tensor | Sequence[Tensor]  # features (n, d) of one layer, or a sequence of them with one entry per layer

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from candapt.losses import cdd, classwise_mmd, contrastive_domain_discrepancy, shared_classes
+from candapt.losses import cdd, classwise_mmd, contrastive_domain_discrepancy, layouts, shared_classes
 from tests.references import discrepancies as reference
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
@@ -286,9 +286,49 @@ def test_it_makes_no_tensor_of_pairs_times_features() -> None:
 
 
 def test_a_batch_of_shared_classes_is_not_copied() -> None:
-    features = torch.ones(4, 3)
-    assert cdd._rows(features, torch.arange(4)) is features
-    assert len(cdd._rows(features, torch.tensor([0, 2]))) == 2
+    layers = [torch.ones(4, 3)]
+    assert cdd._shared_rows(layers, [5, 7, 5, 7], {5: 0, 7: 1}) is layers
+    assert len(cdd._shared_rows(layers, [5, 7, 5, 9], {5: 0, 7: 1})[0]) == 3
+
+
+def test_batches_of_other_classes_in_the_same_layout_share_their_tables() -> None:
+    source, target, *_ = batch(counts=((3, 3),) * 3)
+    layouts._make_once.cache_clear()
+    for names in ([0, 1, 2], [30, 4, 17]):
+        labels = torch.tensor(names).repeat_interleave(3)
+        contrastive_domain_discrepancy(source, target, labels, labels)
+    assert layouts._make_once.cache_info()[:2] == (1, 1)
+
+
+def test_tables_that_are_too_large_to_keep_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target, *labels = batch(seed=7)
+    value = contrastive_domain_discrepancy(source, target, *labels)
+    layouts._make_once.cache_clear()
+    monkeypatch.setattr(layouts, "LARGEST_CACHED", 0)
+    assert torch.equal(contrastive_domain_discrepancy(source, target, *labels), value)
+    assert layouts._make_once.cache_info().currsize == 0
+
+
+def test_tables_made_without_gradients_serve_later_ones() -> None:
+    source, target, *labels = batch(seed=8)
+    layouts._make_once.cache_clear()
+    with torch.inference_mode():
+        value = contrastive_domain_discrepancy(source, target, *labels)
+    again = contrastive_domain_discrepancy(source.clone().requires_grad_(), target, *labels)
+    again.backward()
+    assert torch.equal(again.detach(), value)
+
+
+def test_eight_layers_are_the_sum_of_each() -> None:
+    source, target, *labels = batch(seed=9)
+    layers = [
+        f(x).requires_grad_() for x in (source, target) for f in (torch.sin, torch.cos, torch.tanh, torch.exp) * 2
+    ]
+    whole = contrastive_domain_discrepancy(layers[:8], layers[8:], *labels)
+    parts = sum(contrastive_domain_discrepancy(s, t, *labels) for s, t in zip(layers[:8], layers[8:], strict=True))
+    torch.testing.assert_close(whole, parts)
+    for one, other in zip(*(torch.autograd.grad(x, layers) for x in (whole, parts)), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_everything_is_made_where_the_features_are() -> None:

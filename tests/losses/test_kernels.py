@@ -190,3 +190,17 @@ def test_devices_without_pdist_and_double_precision_give_the_same(monkeypatch: p
         results.append((distances, gradient))
         assert len(vectorized) == 1  # by the first one only
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bandwidth", [3.0, 4e-5, 3.9e-5, 1e-7, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_exponential_and_its_powers_are_the_mixture_and_its_slope(bandwidth: float, dtype: torch.dtype) -> None:
+    shares = torch.tensor([0.0, 1e-7, 1e-3, 0.3, 1.0, 7.0, 1e3, 1e9], dtype=dtype)
+    distances = (shares * max(bandwidth, 1e-5)).requires_grad_()
+    widths = torch.full((2, 1), bandwidth, dtype=dtype)
+    values, slopes = kernels.mixture_and_slope(distances.detach(), widths)
+    expected = gaussian_mixture(distances, widths)
+    (slope,) = torch.autograd.grad(expected.sum(), distances)
+    precision = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(values, expected.detach(), rtol=precision, atol=precision)
+    torch.testing.assert_close(slopes.sum(0), slope, rtol=precision, atol=precision * float(slope.abs().max()))
