@@ -34,6 +34,7 @@ _COMMON = {
     "can.warmup": 0,
     "can.labels": "clusters",
     "can.selection": "distance",
+    "can.confusion": 0.0,
 }  # what the paper's text and the authors' code have in common
 
 FORMER: dict[str, Any] = {

@@ -82,7 +82,7 @@ class NoClassSampling(CAN):
         """Random source batches for the cross-entropy, and random ones of both domains for the discrepancy."""
         assert clusters is not None
         steps, size = self.steps(round, clusters), self.settings.classes * self.settings.samples
-        draws = round.random_draws(steps, Side.SOURCE)
+        draws = round.random_draws(steps, *self.random_sides(round))
         if self.warms_up(round) or int(clusters.kept.sum()) < 2:  # batch norm cannot take a sample alone
             return draws
         for side, labels in ((Side.SOURCE, round.task.source.labels), (Side.TARGET, clusters.kept_labels)):

@@ -72,6 +72,11 @@ def select_side(module: nn.Module, side: int) -> None:
         layer.side = side
 
 
+def current_norm(layer: nn.Module) -> nn.Module:
+    """The batch norm that a layer normalizes with now: of a `DomainBatchNorm` that of its side, else the layer."""
+    return layer.norms[layer.side] if isinstance(layer, DomainBatchNorm) else layer
+
+
 def keep_statistics(module: nn.Module) -> None:
     """Let every `DomainBatchNorm` below `module` normalize with the statistics that it has from now on."""
     for layer in _domain_norms(module):
@@ -110,10 +115,11 @@ def estimate_statistics(module: nn.Module, side: int, batches: Iterable[Tensor])
 @contextmanager
 def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
     """Within this context the norms normalize each batch by itself; after it they hold the statistics of all."""
-    sums: dict[nn.Module, Tensor] = {}
+    sums: dict[_BatchNorm, Moments] = {norm: Moments() for norm in norms}
 
     def add(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-        sums[norm] = sums.get(norm, 0) + _moments(inputs[0])
+        assert isinstance(norm, _BatchNorm)
+        sums[norm].add(inputs[0])
 
     hooks = [norm.train().register_forward_pre_hook(add) for norm in norms]
     try:
@@ -122,16 +128,37 @@ def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
         for norm, hook in zip(norms, hooks, strict=True):
             norm.eval()
             hook.remove()
-    for seen, (count, total, squares) in sums.items():
-        mean = total / count
-        seen.get_buffer("running_mean").copy_(mean)
+    for norm, moments in sums.items():
+        moments.set(norm)
+
+
+class Moments:
+    """Mean and variance of each channel over many batches, from sums in double precision."""
+
+    def __init__(self) -> None:
+        self.samples, self.sums = 0, torch.zeros(0)  # sums: weights, values and squares, shape (3, channels)
+
+    def add(self, x: Tensor, weights: Tensor | None = None) -> None:
+        """Add a batch (n, channels, …); weights (n,), for batches (n, channels), say how much each sample counts."""
+        values = x.float().movedim(1, -1).flatten(0, -2)  # (n, channels)
+        counts = values.new_ones(len(values)) if weights is None else weights.to(values)
+        # Products with the counts are many times as fast as torch's own mean and variance along the samples.
+        total = float(counts.double().sum())
+        mean = counts @ values / total
+        variance = counts @ (values - mean).square_() / total
+        mean, variance = mean.cpu().double(), variance.cpu().double()
+        sums = total * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
+        self.sums = self.sums + sums if self.samples else sums
+        self.samples += len(values)
+
+    def set(self, norm: nn.Module) -> None:
+        """Make them the statistics of a batch norm, unless nothing was added."""
+        if not self.samples:
+            return
+        total, values, squares = self.sums
+        mean = values / total
         # Unbiased, as a batch norm itself would track it.
-        seen.get_buffer("running_var").copy_((squares - count * mean.square()).clamp_min(0) / (count - 1))
-        seen.get_buffer("num_batches_tracked").zero_()  # a saved network must not depend on the number of evaluations
-
-
-def _moments(x: Tensor) -> Tensor:
-    """Number, sum and sum of squares of each channel, shape (3, channels), in double precision on the CPU."""
-    values = x.float().transpose(0, 1).flatten(1)  # (channels, n)
-    variance, mean = (moment.cpu().double() for moment in torch.var_mean(values, dim=1, correction=0))
-    return values.shape[1] * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
+        variance = (squares / total - mean.square()).clamp_min(0) * (self.samples / (self.samples - 1))
+        norm.get_buffer("running_mean").copy_(mean)
+        norm.get_buffer("running_var").copy_(variance)
+        norm.get_buffer("num_batches_tracked").zero_()  # a saved network must not depend on the number of evaluations

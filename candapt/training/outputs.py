@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,12 +73,17 @@ class DomainOutputs:
 
     def refresh(self) -> None:
         """Take batch norm statistics of the whole domains if they are used and outdated."""
-        if self.uses_whole_domains and not self._statistics_are_fresh:
-            for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
-                weights = self.training.mixture.weights(side, self.task)
-                with self.training.number_format(), self._head_input(side) as domain:
+        if not self.uses_whole_domains or self._statistics_are_fresh:
+            return
+        for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
+            weights = self.training.mixture.weights(side, self.task)
+            with self.training.number_format(), self._head_input(side) as domain:
+                if normalizes_apart(self.method):  # then one pass gives the outputs too
+                    outputs = outputs_of_whole(self.method, domain, side, batch_size=self.batch_size, weights=weights)
+                    self._outputs[side] = outputs
+                else:
                     refresh_statistics(self.method, domain, side, batch_size=self.batch_size, weights=weights)
-            self._statistics_are_fresh = True
+        self._statistics_are_fresh = True
 
     @torch.no_grad()
     def untouched(self, side: Side) -> Tensor | None:
@@ -135,6 +141,30 @@ def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, s
         for field, values in zip(fields, zip(*outputs, strict=True), strict=True):
             field.append((rows, torch.cat([value.float().cpu() for value in values])))
     return Outputs(*map(in_order, fields))
+
+
+def normalizes_apart(method: Method) -> bool:
+    """Whether the network is a bottleneck over given features that normalizes each domain by itself."""
+    norms = [norm_of(side, number) for side in Side for number in range(2)]
+    apart = all(method.normalizes_as(norm) == norm for norm in norms)
+    return apart and isinstance(method.network.backbone, Bottleneck)
+
+
+@torch.no_grad()
+def outputs_of_whole(
+    method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
+) -> Outputs:
+    """The same as `refresh_statistics` and then `outputs_of`, in one pass, for methods that normalize domains apart."""
+    method.eval()
+    network, parts = method.network, []
+    for rows, part, norm in by_norm(domain, side):
+        read = partial(read_in_order, method, part, batch_size)
+        own = None if weights is None else weights[rows]
+        parts.append((rows, cast(Bottleneck, network.backbone).whole(read, norm, own)))
+    features = in_order(parts)
+    device, count = next(method.parameters()).device, _batch_count(domain, batch_size)
+    logits = [network.head(each.to(device)).float().cpu() for each in features.tensor_split(count)]
+    return Outputs(features, torch.cat(logits))
 
 
 def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from candapt.data.domains import Domain, Side
 from candapt.methods.base import Method
-from candapt.training.outputs import outputs_of, read_in_order, refresh_statistics
+from candapt.training.outputs import outputs_of, outputs_of_whole, read_in_order, refresh_statistics
 from tests.toy import Toy, make_training, quick_settings
 
 
@@ -48,3 +49,44 @@ def test_statistics_do_not_depend_on_the_order(toy: Toy, method: Method) -> None
     scale = second_variance.sqrt()
     assert float(((second_mean - by_class[2]) / scale).abs().max()) < 0.1
     assert float((second_variance / by_class[3]).log().abs().max()) < 0.3
+
+
+class TestOnePass:
+    """Statistics and outputs of a bottleneck over features from one product."""
+
+    def test_statistics_are_those_of_the_whole_domain(self, toy: Toy, method: Method) -> None:
+        outputs_of_whole(method, Domain(toy.target_x), Side.TARGET, batch_size=30)
+        backbone = method.network.backbone
+        units = normalize(torch.as_tensor(toy.target_x))
+        first = backbone.input_norm.norms[Side.TARGET]
+        torch.testing.assert_close(first.running_mean, units.mean(0))
+        torch.testing.assert_close(first.running_var, units.var(0))
+        with torch.no_grad():
+            mapped = backbone.map(first(units))
+        second = backbone.norm.norms[Side.TARGET]
+        torch.testing.assert_close(second.running_mean, mapped.mean(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(second.running_var, mapped.var(0), rtol=1e-4, atol=1e-5)
+
+    def test_outputs_are_those_of_a_second_pass(self, toy: Toy, method: Method) -> None:
+        once = outputs_of_whole(method, Domain(toy.target_x), Side.TARGET, batch_size=30)
+        again = outputs_of(method, Domain(toy.target_x), Side.TARGET, batch_size=30)
+        assert torch.equal(once.features, again.features)
+        assert torch.equal(once.logits, again.logits)
+
+    def test_the_order_of_files_does_not_matter(self, toy: Toy, method: Method) -> None:
+        order = torch.as_tensor(toy.target_y.argsort(kind="stable"))
+        first = outputs_of_whole(method, Domain(toy.target_x), Side.TARGET, batch_size=30)
+        other = outputs_of_whole(method, Domain(toy.target_x[order]), Side.TARGET, batch_size=30)
+        torch.testing.assert_close(first.logits[order], other.logits, rtol=1e-3, atol=1e-4)
+
+    def test_whole_weights_are_repetitions(self, toy: Toy, method: Method) -> None:
+        weights = torch.arange(len(toy.target_x)) % 3 + 1
+        some = outputs_of_whole(method, Domain(toy.target_x), Side.TARGET, batch_size=30, weights=weights.float())
+        norm = method.network.backbone.norm.norms[Side.TARGET]
+        mean = norm.running_mean.clone()
+        rows = torch.arange(len(toy.target_x)).repeat_interleave(weights)
+        outputs_of_whole(method, Domain(toy.target_x[rows]), Side.TARGET, batch_size=30)
+        torch.testing.assert_close(
+            mean, method.network.backbone.norm.norms[Side.TARGET].running_mean, rtol=1e-2, atol=1e-3
+        )
+        assert len(some.logits) == len(toy.target_x)

@@ -115,11 +115,22 @@ class TestTraining:
         assert touched.tolist() == [False, True, False]
         assert (network.head.weight.grad.abs().sum((1, 2)) > 0).tolist() == [False, True, False]
 
-    def test_dropout_keeps_the_mean(self) -> None:
+    @pytest.mark.parametrize("probability", [0.3, 0.5, 1 / 256, 0.25, 0.9])
+    def test_dropout_keeps_the_mean(self, probability: float) -> None:
         torch.manual_seed(0)
-        dropped = drop_out(torch.ones(100_000), 0.3)
-        assert set(dropped.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.7))}
-        assert abs(float(dropped.mean()) - 1) < 0.01
+        dropped = drop_out(torch.ones(100_000), probability)
+        assert dropped.unique().tolist() == pytest.approx([0.0, 1 / (1 - probability)])
+        assert abs(float(dropped.eq(0).float().mean()) - probability) < 0.01
+        assert abs(float(dropped.mean()) - 1) < 0.02
+
+    @pytest.mark.parametrize("probability", [0.3, 0.5])
+    def test_dropout_draws_each_value_by_itself(self, probability: float) -> None:
+        torch.manual_seed(0)
+        kept = drop_out(torch.ones(2000, 16), probability).ne(0).float()
+        correlations = torch.corrcoef(kept.T) - torch.eye(16)
+        assert float(correlations.abs().max()) < 0.1
+
+    def test_no_and_full_dropout(self) -> None:
         assert not drop_out(torch.ones(5), 1.0).any()
         assert drop_out(torch.ones(5), 0.0).eq(1).all()
 
