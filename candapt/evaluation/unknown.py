@@ -1,9 +1,8 @@
 """Objects of none of the source's classes: a probability for every target sample, without labels.
 
 What tells them apart is what no adaptation has touched: the energy of a plain source classifier, which is low where no
-class fits, and the similarity to the nearest source samples, both averaged over neighborhoods of the target. Whether
-there are any at all is judged by the source: its halves show what energy known objects have for a classifier that has
-not seen them.
+class fits, averaged over neighborhoods of the target. A shift between the domains lowers energies too, but then whole
+classes are found among the low ones alone, while unknown objects come on top of all the classes.
 """
 
 import math
@@ -12,21 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from candapt.evaluation.reference import CHUNK, NEIGHBORS, fit_classifier, nearest
-from candapt.randomness import generator
+from candapt.evaluation.reference import NEIGHBORS, fit_classifier, nearest
 
 RIDGE = 0.02  # penalty of the classifier
-PASSES = 2  # how often a value is averaged with that of the neighbors
-FAR = 0.5  # least way of unknown objects from known ones to where no class fits
-GAP = 0.35  # least part of that way between the unknown and the rest of the target
-FLAT = 2.4  # largest kurtosis of energies with two peaks; that of a normal distribution is 3
+PASSES = 3  # how often an energy is averaged with those of the neighbors
+SURE = 0.7  # energies above this quantile say nothing more: some classes are just easier than others
+EVIDENCE = 1.05  # least `evidence` that the low energies are unknown objects; of PACS, docs/targets.md
+SOFT = 0.2  # distance from the limit at which a probability is about 0.7, relative to that of the two parts
 UNSEEN = 0.05  # factor on the probabilities if nothing shows that there are unknown objects
 LIKELY = 0.5  # probability from which on a sample is called unknown
 SAMPLES = 2000  # maximum number of source samples that are used
-ROUNDS = 100  # of expectation maximization
-STARTS = ((0.1, 0.6), (0.25, 0.75), (0.4, 0.85))  # quantiles at which the two parts of the target may start
 LINKS = 5  # neighbors by which unknown samples that resemble each other are grouped
-NARROWEST = 0.15  # least width of a part, relative to that of both
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,110 +42,56 @@ class Unknown:
         return float((self.probability > LIKELY).double().mean())
 
 
-@dataclass(frozen=True, eq=False)
-class Likeness:
-    """How much samples look like the classes, each of shape (n,)."""
-
-    energy: Tensor  # logarithm of the summed exponentials of a classifier's logits
-    similarity: Tensor  # mean cosine of the nearest samples of the classes
-
-
 def find_unknown(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Unknown:
     """Probability of being unknown for each target sample, from standardized untouched features (n, d) and (m, d)."""
-    known, seen = look(source, labels, target, classes)
-    posterior = low_part(seen.energy)
-    found = is_apart(seen.energy, known.energy, posterior, classes)
-    # The energy says how many are unknown; similarity to the source helps to tell which.
-    order = (_standard(seen.energy) + _standard(seen.similarity)).argsort()
-    probability = torch.empty_like(posterior)
-    probability[order] = posterior.sort(descending=True).values
+    weights, bias = fit_classifier(source, labels, classes, ridge=RIDGE)
+    logits = target @ weights * target.shape[1] ** 0.5 + bias
+    near = nearest(target, target, NEIGHBORS, torch.arange(len(target)))
+    energy = among_neighbors(logits.logsumexp(1) - math.log(classes), near)
+    sure = energy.clamp_max(energy.quantile(SURE))
+    limit = split_point(sure)
+    low = energy < limit
+    if not low.any() or low.all():
+        return Unknown(torch.zeros_like(energy), found=False)
+    probabilities = logits.softmax(1)
+    votes = (probabilities + probabilities[near].sum(1)).argmax(1)
+    found = evidence(sure, low, votes, near, classes) >= EVIDENCE
+    way = (sure[~low].mean() - sure[low].mean()).clamp_min(1e-9)
+    probability = ((limit - energy) / (SOFT * way)).sigmoid()
     return Unknown(probability if found else UNSEEN * probability, found)
 
 
-def look(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> tuple[Likeness, Likeness]:
-    """How source and target look to classifiers of a half of the source each, which have not seen what they judge."""
-    order = torch.randperm(len(source), generator=generator("unknown"))
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    own, other = torch.empty(2, len(source)), torch.zeros(2, len(target))
-    for trained, held_out in (halves, halves[::-1]):
-        judged = torch.cat([source[held_out], target])
-        values = likeness(source[trained], labels[trained], judged, classes)
-        own[:, held_out] = values[:, : len(held_out)]
-        other += values[:, len(held_out) :] / 2
-    return Likeness(*among_neighbors(own, source)), Likeness(*among_neighbors(other, target))
-
-
-def likeness(source: Tensor, labels: Tensor, target: Tensor, classes: int) -> Tensor:
-    """Energy and similarity, shape (2, m), of standardized samples (m, d) by a classifier of others (n, d)."""
-    weights, bias = fit_classifier(source, labels, classes, ridge=RIDGE)
-    logits = target @ weights * target.shape[1] ** 0.5 + bias
-    similar = torch.cat(
-        [
-            (chunk @ source.T).topk(min(NEIGHBORS, len(source)), dim=1).values.mean(1)
-            for chunk in torch.split(target, CHUNK)
-        ]
-    )
-    return torch.stack([logits.logsumexp(1), similar])
-
-
-def among_neighbors(values: Tensor, units: Tensor) -> Tensor:
-    """Values of samples, shape (k, n), averaged with those of their neighbors, more than once."""
-    near = nearest(units, units, NEIGHBORS, torch.arange(len(units)))
+def among_neighbors(values: Tensor, near: Tensor) -> Tensor:
+    """Values of samples, shape (n,), averaged with those of their neighbors (n, k), more than once."""
     for _ in range(PASSES):
-        values = (values + values[:, near].mean(2)) / 2
+        values = (values + values[near].mean(1)) / 2
     return values
 
 
-def is_apart(target: Tensor, known: Tensor, posterior: Tensor, classes: int) -> bool:
-    """Whether the low part of the target's energies, shape (m,), must be unknown objects.
+def split_point(values: Tensor) -> float:
+    """Between which two parts values, shape (n,), differ most: the limit of least variance within them (Otsu, 1979)."""
+    ordered = values.double().sort().values
+    if len(ordered) < 2:
+        return float(ordered[0])
+    count, below = torch.arange(1, len(ordered)).double(), ordered.cumsum(0)[:-1]
+    left = len(ordered) - count
+    between = count * left * (below / count - (ordered.sum() - below) / left).square()
+    place = int(between.argmax())
+    return float((ordered[place] + ordered[place + 1]) / 2)
 
-    It has to lie far on the way from the source's known objects to where no class fits any better than another, and
-    clearly below the rest of the target: a shift between domains alone lowers all energies. And both must be peaks.
+
+def evidence(energy: Tensor, low: Tensor, votes: Tensor, near: Tensor, classes: int) -> float:
+    """How much speaks for the samples with `low` energies, shape (n,), being unknown objects.
+
+    Three signs are added up: the rest still has all classes in like numbers; the low energies are near to where no
+    class fits, compared with the rest; and neighbors get the same votes (n,) there as much as in the rest, unlike at
+    the borders between classes.
     """
-    low = posterior > LIKELY
-    if not low.any() or low.all():
-        return False
-    way = (known.mean() - math.log(classes)).clamp_min(1e-9)
-    below, above = (float((known.mean() - target[part].mean()) / way) for part in (low, ~low))
-    return below >= FAR and below - above >= GAP and float(_standard(target).pow(4).mean()) <= FLAT
-
-
-def low_part(values: Tensor) -> Tensor:
-    """Probability that each value, shape (n,), belongs to the lower one of two normal distributions.
-
-    It never rises with the value.
-    """
-    values = _standard(values.double())
-    means, widths, shares = max((_two_parts(values, *start) for start in STARTS), key=lambda fit: fit[0])[1]
-    joint = _log_densities(values, means, widths, shares)
-    low = int(means.argmin())
-    posterior, order = joint.softmax(1)[:, low], values.argsort()
-    # A wide upper part would claim the very lowest values too.
-    posterior[order] = posterior[order].flip(0).cummax(0).values.flip(0)
-    return posterior.float()
-
-
-def _two_parts(values: Tensor, low: float, high: float) -> tuple[float, tuple[Tensor, Tensor, Tensor]]:
-    """Log likelihood, and means, widths and shares of two normal distributions that start at two quantiles."""
-    means = torch.stack([values.quantile(low), values.quantile(high)])
-    widths, shares = torch.tensor([0.4, 0.8]).double(), torch.tensor([0.4, 0.6]).double()
-    for _ in range(ROUNDS):
-        part = _log_densities(values, means, widths, shares).softmax(1)
-        counts = part.sum(0).clamp_min(1e-9)
-        shares, means = counts / len(values), (part * values[:, None]).sum(0) / counts
-        widths = ((part * (values[:, None] - means).square()).sum(0) / counts).sqrt().clamp_min(NARROWEST)
-    likelihood = float(_log_densities(values, means, widths, shares).logsumexp(1).mean())
-    return likelihood, (means, widths, shares)
-
-
-def _log_densities(values: Tensor, means: Tensor, widths: Tensor, shares: Tensor) -> Tensor:
-    """Logarithm of each part's density, up to a constant, shape (n, 2)."""
-    return shares.clamp_min(1e-9).log() - widths.log() - 0.5 * ((values[:, None] - means) / widths).square()
-
-
-def _standard(values: Tensor) -> Tensor:
-    """Values with mean zero and variance one."""
-    return (values - values.mean()) / values.std(correction=0).clamp_min(1e-9)
+    shares = votes[~low].bincount(minlength=classes).double() / (~low).sum()
+    spread = float(torch.special.entr(shares).sum().exp()) / classes
+    near_none = float(energy[low].mean() / energy[~low].mean().clamp_min(1e-9))
+    alike = (votes[near] == votes[:, None]).double().mean(1)
+    return spread - near_none + float(alike[low].mean() / alike[~low].mean().clamp_min(1e-9))
 
 
 def alike(units: Tensor, unknown: Tensor, *, least: int = 3) -> list[list[int]]:

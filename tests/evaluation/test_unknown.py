@@ -10,10 +10,9 @@ from candapt.evaluation.unknown import (
     Unknown,
     alike,
     among_neighbors,
+    evidence,
     find_unknown,
-    is_apart,
-    look,
-    low_part,
+    split_point,
 )
 from candapt.randomness import generator
 
@@ -54,41 +53,47 @@ def test_nothing_is_unknown_where_all_classes_are_known(seed: int) -> None:
     assert unknown.share == 0
 
 
-def test_unknown_objects_look_less_like_the_classes() -> None:
-    others = torch.arange(CLASSES, CLASSES + OTHERS).repeat(20)
-    known, seen = look(samples(0, SOURCE), SOURCE, samples(1, others), CLASSES)
-    assert known.energy.shape == known.similarity.shape == SOURCE.shape
-    assert seen.energy.shape == others.shape
-    for name in ("energy", "similarity"):
-        assert float(getattr(known, name).mean()) > float(getattr(seen, name).mean())
+def test_a_target_of_few_samples_has_nothing_unknown() -> None:
+    for count in (1, 2):
+        unknown = find_unknown(samples(0, SOURCE), SOURCE, samples(1, torch.arange(count)), CLASSES)
+        assert unknown.probability.shape == (count,)
+        assert unknown.share == 0
+
+
+def test_classes_that_are_missing_are_not_taken_for_unknown_objects() -> None:
+    assert not found_in(torch.arange(CLASSES // 2).repeat(30)).found
 
 
 def test_values_are_averaged_with_those_of_neighbors() -> None:
-    units = samples(0, torch.arange(2).repeat(12))
-    values = torch.stack([torch.arange(24).float() % 2, torch.ones(24)])
-    smooth = among_neighbors(values, units)
-    assert (smooth[0, ::2] < 0.2).all()
-    assert (smooth[0, 1::2] > 0.8).all()
-    assert torch.allclose(smooth[1], torch.ones(24))
+    values, near = torch.tensor([0.0, 1.0, 4.0]), torch.tensor([[1, 2], [0, 2], [0, 1]])
+    expected = values.tolist()
+    for _ in range(3):
+        expected = [(expected[i] + sum(expected[j] for j in near[i].tolist()) / 2) / 2 for i in range(3)]
+    assert among_neighbors(values, near).tolist() == pytest.approx(expected)
 
 
-def test_only_a_low_part_that_lies_apart_is_unknown() -> None:
-    random = generator(0)
-    known, noise = 5 + 0.3 * torch.randn(500, generator=random), 0.3 * torch.randn(400, generator=random)
-    apart, whole = torch.cat([5 + noise[:200], 2.5 + noise[200:]]), 2.5 + noise
-    assert is_apart(apart, known, low_part(apart), 4)
-    assert not is_apart(apart + 2, known, low_part(apart), 4)  # more energy than known objects have
-    assert not is_apart(whole, known, low_part(whole), 4)  # all of it is shifted
-    assert not is_apart(apart, known, torch.zeros(400), 4)
+def test_values_are_split_where_they_vary_least_within_the_parts() -> None:
+    values = torch.cat([torch.randn(60, generator=generator(0)), 4 + torch.randn(30, generator=generator(1))])
+
+    def within(limit: float) -> float:
+        parts = [values[values < limit], values[values >= limit]]
+        return sum(float((part - part.mean()).square().sum()) for part in parts if len(part))
+
+    limit = split_point(values)
+    ordered = values.sort().values
+    assert within(limit) == pytest.approx(min(within(each) for each in ((ordered[1:] + ordered[:-1]) / 2).tolist()))
+    assert split_point(torch.tensor([3.0])) == 3
 
 
-def test_the_lower_of_two_parts() -> None:
-    random = generator(0)
-    values = torch.cat([torch.randn(300, generator=random) * 2 + 9, torch.randn(150, generator=random)])
-    posterior = low_part(values)
-    assert float((posterior[:300] < 0.5).float().mean()) > 0.97
-    assert float((posterior[300:] > 0.5).float().mean()) > 0.97
-    assert (posterior[values.argsort()].diff() <= 1e-6).all()
+def test_evidence_adds_up_three_signs() -> None:
+    energy = torch.tensor([4.0, 4.0, 4.0, 4.0, 1.0, 1.0])
+    low, near = energy < 2, torch.tensor([[1], [0], [3], [2], [5], [4]])
+    two = torch.tensor([0, 0, 1, 1, 0, 0])
+    assert evidence(energy, low, two, near, 2) == pytest.approx(1 - 0.25 + 1)
+    lost = torch.tensor([0, 0, 0, 0, 1, 1])  # without the low part a class would be missing
+    assert evidence(energy, low, lost, near, 2) == pytest.approx(0.5 - 0.25 + 1)
+    mixed = torch.tensor([0, 0, 1, 1, 0, 1])  # neighbors get other votes
+    assert evidence(energy, low, mixed, near, 2) == pytest.approx(1 - 0.25)
 
 
 def test_groups_hold_what_resembles_each_other() -> None:
