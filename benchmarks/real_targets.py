@@ -7,7 +7,7 @@ those that are missing. The parts that are measured were chosen on PACS and digi
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -60,7 +60,7 @@ OTHERS = (
 )  # unknown objects of the open tasks
 CASES = ("full", "partial", "open", "thinned")
 METHODS = {"full": (BASELINE, "mcc", "dan", "can"), "partial": (BASELINE, "mcc", "dan", "can")}  # of `auto`
-RATIO = 10  # of the most to the least frequent class of a thinned target
+RATIO = 10  # of the share that a thinned target keeps of one class to that of another
 KEPT = 4  # classes of PACS that a target keeps, or that a source has
 
 
@@ -141,7 +141,7 @@ def problem(cell: Cell) -> tuple[Task, Array, int]:
         rows = np.isin(sy, chosen)
         sx, sy = sx[rows], sy[rows]
     if cell.case == "thinned":
-        rows = thinned(ty, np.random.default_rng([7, *map(ord, cell.target)]))
+        rows = _thinned_rows(cell)
         tx, ty = tx[rows], ty[rows]
     names = np.unique(sy)
     truth = np.where(np.isin(ty, names), np.searchsorted(names, ty).clip(0, len(names) - 1), -1)
@@ -158,13 +158,17 @@ def _classes(cell: Cell, classes: tuple[str, ...]) -> tuple[list[int], list[int]
     return order[:KEPT], order[KEPT:]
 
 
+def _thinned_rows(cell: Cell) -> Array:
+    return thinned(domain(cell.collection, cell.target)[1], np.random.default_rng([7, *map(ord, cell.target)]))
+
+
 def thinned(labels: Array, random: np.random.Generator) -> Array:
-    """Rows of a target whose most frequent class has `RATIO` times as many samples as its least frequent one."""
+    """Rows of a target of which one class keeps all samples, another a tenth, at least 3, the rest shares between."""
     classes = np.unique(labels)
-    least = min((labels == each).sum() for each in classes)
-    counts = random.permutation(np.geomspace(max(3, least / RATIO), least, len(classes))).round().astype(int)
-    rows = [random.permutation(np.flatnonzero(labels == each))[:n] for each, n in zip(classes, counts, strict=True)]
-    return np.sort(np.concatenate(rows))
+    shares = random.permutation(np.geomspace(1 / RATIO, 1, len(classes)))
+    rows = [random.permutation(np.flatnonzero(labels == each)) for each in classes]
+    kept = [each[: max(3, round(share * len(each)))] for each, share in zip(rows, shares, strict=True)]
+    return np.sort(np.concatenate(kept))
 
 
 def measured(cell: Cell) -> dict[str, Any]:
@@ -174,8 +178,12 @@ def measured(cell: Cell) -> dict[str, Any]:
     if cell.method != "can":  # these are only compared with each other, which needs no baseline
         return figures(result, assess(result), truth, classes)
     baseline = train_baseline(result)
-    plain = float((baseline.predictions.labels.numpy() == truth).mean())
-    return {"source_only": plain, **figures(result, assess(result, baseline), truth, classes)}
+    plain = {"source_only": float((baseline.predictions.labels.numpy() == truth).mean())}
+    if cell.case == "thinned":  # what the whole target would have given for the same samples
+        whole, _, _ = problem(replace(cell, case="full"))
+        labels = adapt(whole, make_settings(cell.method, seed=cell.seed)).predictions.labels.numpy()
+        plain["whole_target"] = float((labels[_thinned_rows(cell)] == truth).mean())
+    return {**plain, **figures(result, assess(result, baseline), truth, classes)}
 
 
 def figures(result: Result, evidence: Evidence, truth: Array, classes: int) -> dict[str, Any]:
@@ -216,7 +224,16 @@ def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _means(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean of every figure of a group, how many trainings had a warning, and the error of the estimate."""
-    names = ("accuracy", "known_accuracy", "source_only", "total_variation", "called_unknown", "auc", "h_score")
+    names = (
+        "accuracy",
+        "known_accuracy",
+        "source_only",
+        "whole_target",
+        "total_variation",
+        "called_unknown",
+        "auc",
+        "h_score",
+    )
     means: dict[str, Any] = {"trainings": len(group)}
     for name in names:
         values = [each[name] for each in group if name in each]

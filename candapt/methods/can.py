@@ -80,7 +80,7 @@ class CANSettings(ClusteringSettings):
 
     divisor: Literal["batch", "task"] = "batch"
     """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
-    confusion: float = setting(0.0, low=0, search=Range(0.1, 10, log=True))
+    confusion: float = setting(0.0, low=0)
     """Weight of the class confusion in predictions for random target samples, as MCC minimizes it: the discrepancy sees
     only samples that are kept. 0 (the paper): none; also none in a network that starts at random."""
 
