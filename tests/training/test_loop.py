@@ -230,7 +230,7 @@ class TestNothingKept:
             assert record["classification"] > 0
 
     def test_it_trains_as_source_only_does(self, toy: Toy) -> None:
-        nothing = quick_settings(can__max_distance=1e-9, training__settled=0, network__heads=1)
+        nothing = quick_settings(can__max_distance=1e-9, can__confusion=0, training__settled=0, network__heads=1)
         trained = [
             dict(run(make_training(toy.task, settings)).method.network.named_parameters())
             for settings in (nothing, quick_settings("source-only", **SOURCE_STATISTICS))
