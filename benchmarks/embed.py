@@ -42,7 +42,10 @@ from candapt.settings import ImageChoice, ImageSettings, NetworkSettings
 
 DOMAINS = ("amazon", "dslr", "webcam")
 SHARED = Path(os.environ.get("CANDAPT_SHARED", Path(__file__).parents[2] / "shared"))
-BACKBONES = (("resnet50", SHARED / "weights" / "resnet50-imagenet.safetensors"), ("efficientnet-lite0", None))
+BACKBONES: tuple[tuple[str, Path | None], ...] = (
+    ("resnet50", SHARED / "weights" / "resnet50-imagenet.safetensors"),
+    ("efficientnet-lite0", None),
+)
 REPETITIONS = 5
 
 
@@ -62,7 +65,9 @@ def main() -> None:
     parser.add_argument("--speed", type=int, default=None)
     options = parser.parse_args()
     if options.speed is not None:
-        record("embed-speed", {"backbones": [compare_speed(*each, options.speed) for each in BACKBONES]})
+        record(
+            "embed-speed", {"backbones": [compare_speed(name, weights, options.speed) for name, weights in BACKBONES]}
+        )
         return
     if options.views is not None:
         compare_views(options.views)
@@ -116,7 +121,7 @@ def compare_speed(name: str, weights: Path | None, count: int) -> dict[str, Any]
             for batch in torch.split(images, CHUNK):
                 backbone(batch)
 
-    work = {
+    work: dict[str, Callable[[], object]] = {
         "bare": bare,
         "embed": lambda: compute_features(backbone, domain, lambda done, total: None),
         "check": lambda: check_images(paths, workers=workers),

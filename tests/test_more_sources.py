@@ -15,10 +15,10 @@ from tests.toy import Toy
 
 @pytest.fixture
 def more(toy: Toy, files: Path) -> list[str]:
-    """Two further sources: one with fewer classes, and one whose labels are wrong."""
+    """Two further sources: one with fewer classes, and one whose labels mean nothing."""
     kept = toy.source_y != 3
     np.savez(files / "few.npz", x=toy.source_x[kept] + 1, y=toy.source_y[kept])
-    np.savez(files / "wrong.npz", x=toy.source_x, y=(toy.source_y + 1) % 4)
+    np.savez(files / "wrong.npz", x=toy.source_x, y=np.random.default_rng(0).permutation(toy.source_y))
     return [str(files / "few.npz"), str(files / "wrong.npz")]
 
 

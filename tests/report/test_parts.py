@@ -41,7 +41,10 @@ class TestMap:
         with pytest.raises(UserError, match="remove it"):
             read_map(tmp_path)
 
-    def test_the_same_features_have_the_same_places_and_groups_stay_together(self) -> None:
+    def test_the_same_features_have_the_same_places_and_groups_stay_together(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("candapt.report.domain_map.ITERATIONS", 500)
         random = np.random.default_rng(0)
         labels = np.arange(60) % 3
         features = (8 * np.eye(3, 10)[labels] + random.normal(size=(60, 10))).astype(np.float32)
