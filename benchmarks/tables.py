@@ -505,8 +505,13 @@ def alarm() -> str:
 def real_targets() -> str:
     """Targets with classes missing, thinned out or unknown."""
     result = load("real-targets")
-    columns = {"accuracy": "accuracy", "source_only": "source-only", "total_variation": "total variation"}
-    columns |= {"auc": "area under the ROC curve", "h_score": "H-score", "called_unknown": "called unknown"}
+    columns = {"accuracy": "accuracy", "source_only": "source-only", "whole_target": "by the whole target"}
+    columns |= {
+        "total_variation": "total variation",
+        "auc": "area under the ROC curve",
+        "h_score": "H-score",
+        "called_unknown": "called unknown",
+    }
     columns |= {"warned": "warned", "estimate_error": "error of the estimate"}
     plain = {"total_variation", "auc"}
     rows = []
