@@ -9,7 +9,8 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-slow check $(CHECKS) docs format hooks benchmark verify wheel clean
 
-# The constraints pin the tested versions; without them pip would fetch a CUDA build of torch.
+# The constraints pin the tested versions; without them pip would fetch a CUDA build of torch. Modules are compiled when
+# they are first imported: most of those that are installed never are.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
