@@ -18,6 +18,7 @@ from candapt.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.docs.shell import Shell, check_install
 from tests.docs.world import SMALL, provide_runs, shrink, write_world
+from tests.tracing import trace_once
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,7 @@ def desk(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     shutil.copytree(world, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("first"))
     monkeypatch.chdir(tmp_path)
     shrink(monkeypatch)
+    trace_once(monkeypatch)
     with mock.patch.dict(METHODS), mock.patch.dict(READERS), mock.patch.dict(SCORES):
         yield tmp_path
 

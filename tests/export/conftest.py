@@ -1,6 +1,7 @@
 """Finished runs to export: over features, with several heads, and over images."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,17 @@ from candapt.commands.main import main
 from candapt.export.exporting import export_run
 from tests.images import write_photos, write_weights
 from tests.toy import Toy, make_toy
+from tests.tracing import trace_once
 
 FLAGS = ["--rounds", "2", "--training.steps", "5", "--training.accelerator", "cpu", "--report", "false"]
 SMALL = ["--network.bottleneck", "16", "--can.classes", "2"]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _traced_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_once(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,8 @@ def tuned_run(photo_run: Path) -> Path:
     """The same with a fine-tuned network, whose model stores no source samples."""
     folder = photo_run.parent
     words = ("--network.backbone", "test_resnet", "--weights", folder / "weights.safetensors", "--finetune", "all")
-    return adapted(folder / "source", folder / "target", folder / "tuned", *words, "--can.classes", 2)
+    small = ("--can.classes", 2, "--images.size", 96)
+    return adapted(folder / "source", folder / "target", folder / "tuned", *words, *small)
 
 
 @pytest.fixture(scope="session")
