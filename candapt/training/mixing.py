@@ -9,6 +9,7 @@ from torch import Tensor
 from candapt.data.domains import Side
 from candapt.evaluation.proportions import (
     EVEN,
+    NARROW,
     SAMPLES,
     Mixture,
     Proportions,
@@ -67,7 +68,8 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
         among = None if known is None else known[some]
         estimate = estimate_proportions(source, labels, target[some], classes, among)
         memory |= _named(PROPORTIONS, vars(estimate))
-        mixture = mixture_for(estimate.target, estimate.source, known) if estimate.differ else mixture
+        if estimate.differ:
+            mixture = mixture_for(estimate.target, estimate.source, known, lacks_classes=estimate.lacks_classes)
     return memory | _named(MIXTURE, mixture.with_classes(training.task.known).tensors())
 
 
@@ -86,10 +88,12 @@ def revise_mixture(training: "Training", round: Round) -> Mixture:
         or training.method.warms_up(round)
     ):
         return before
-    votes = among_neighbors(training.outputs.of(Side.TARGET).probabilities, view.target_neighbors)
+    near = view.target_neighbors if estimate.lacks_classes else view.target_neighbors[:, :NARROW]
+    votes = among_neighbors(training.outputs.of(Side.TARGET).probabilities, near)
     done = round.index / round.rounds  # the network knows more and more
     share = (1 - done) * estimate.target + done * mean_vote(votes, before.known)
-    mixture = mixture_for(share, estimate.source, before.known).with_classes(training.task.known)
+    mixture = mixture_for(share, estimate.source, before.known, lacks_classes=estimate.lacks_classes)
+    mixture = mixture.with_classes(training.task.known)
     memory |= _named(MIXTURE, mixture.tensors())
     return mixture
 
