@@ -3,8 +3,8 @@
 A source classifier expects the source's proportions, and so do statistics that are taken over a whole domain. The
 estimate starts from the source's proportions and repeats: weight the source's samples so that they have the estimated
 proportions, standardize them under these weights, fit a classifier, and take the mean of what it says of the target.
-The repetitions count only where whole classes are missing. Elsewhere each of them moves the estimate further the way the
-shift between the domains has pushed it, and rare classes are lost on the way: then the first estimate stands.
+The repetitions count only where whole classes are missing. Elsewhere each of them moves the estimate further the way
+the shift between the domains has pushed it, and rare classes are lost on the way: then the first estimate stands.
 """
 
 from dataclasses import dataclass, field, replace
