@@ -9,7 +9,6 @@ from torch import Tensor
 from candapt.data.domains import Side
 from candapt.evaluation.proportions import (
     EVEN,
-    NARROW,
     SAMPLES,
     Mixture,
     Proportions,
@@ -76,24 +75,24 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
 def revise_mixture(training: "Training", round: Round) -> Mixture:
     """The mixture by what the network says of the target now, so that a class that seemed absent can come back.
 
-    Before it has learned anything the first estimate stands.
+    Before it has learned anything the first estimate stands, and so it does where no class is missing: a network that
+    sees less of rare classes predicts them less, and would bring their weights down further.
     """
     memory = training.state.score_memory
     before, estimate, view = remembered_mixture(memory), remembered_proportions(memory), round.view
     if (
         before.classes is None
         or estimate is None
+        or not estimate.lacks_classes
         or view is None
         or round.index == 0
         or training.method.warms_up(round)
     ):
         return before
-    near = view.target_neighbors if estimate.lacks_classes else view.target_neighbors[:, :NARROW]
-    votes = among_neighbors(training.outputs.of(Side.TARGET).probabilities, near)
+    votes = among_neighbors(training.outputs.of(Side.TARGET).probabilities, view.target_neighbors)
     done = round.index / round.rounds  # the network knows more and more
     share = (1 - done) * estimate.target + done * mean_vote(votes, before.known)
-    mixture = mixture_for(share, estimate.source, before.known, lacks_classes=estimate.lacks_classes)
-    mixture = mixture.with_classes(training.task.known)
+    mixture = mixture_for(share, estimate.source, before.known).with_classes(training.task.known)
     memory |= _named(MIXTURE, mixture.tensors())
     return mixture
 
