@@ -6,13 +6,17 @@ Class proportions and unknown objects by pretrained features, on full, partial a
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from itertools import permutations
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.cells import cell as stored
+from benchmarks.cells import provenances
 from benchmarks.real_targets import CASES, DOMAINS, Cell, problem
 from benchmarks.record import record
 from candapt.data.domains import Domain
@@ -27,16 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collections", nargs="*", default=list(DOMAINS), choices=list(DOMAINS))
     parser.add_argument("--cases", nargs="*", default=["full", "partial", "thinned"], choices=CASES)
+    parser.add_argument("--out", type=Path, default=Path("runs/first-looks"))
     options = parser.parse_args(arguments)
-    rows, summary = [], dict[str, dict[str, Any]]()
+    rows, summary = list[dict[str, Any]](), dict[str, dict[str, Any]]()
     for collection in options.collections:
         for case in options.cases:
             cells = [Cell(collection, case, *pair, "can", 0) for pair in permutations(DOMAINS[collection], 2)]
-            looks = [{"collection": collection, "case": case, **look(cell)} for cell in cells]
+            looks = [stored(options.out, each.name, partial(look, each)) for each in cells]
             rows += looks
             summary[f"{collection} {case}"] = summarize(looks)
             print(collection, case, summary[f"{collection} {case}"], flush=True)
-    record("first-looks", {"summary": summary, "rows": rows})
+    plain = [{name: value for name, value in row.items() if name != "measured_with"} for row in rows]
+    record("first-looks", {"summary": summary, "rows": plain, "measured_with": provenances(rows)})
 
 
 def summarize(looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -59,6 +65,8 @@ def look(cell: Cell) -> dict[str, Any]:
     real = truth[truth >= 0]
     shares = torch.from_numpy(np.bincount(real, minlength=classes) / len(real))
     return {
+        "collection": cell.collection,
+        "case": cell.case,
         "task": f"{cell.source} → {cell.target}",
         "samples": len(truth),
         "differ": estimate.differ,
