@@ -146,7 +146,8 @@ def estimate_proportions(
 
 def classify(units: Tensor, fit: tuple[Tensor, Tensor]) -> Tensor:
     """Probabilities (n, classes) of standardized features by a classifier of `fit_classifier`."""
-    return (units @ fit[0] * units.shape[1] ** 0.5 + fit[1]).softmax(1)
+    probabilities: Tensor = (units @ fit[0] * units.shape[1] ** 0.5 + fit[1]).softmax(1)
+    return probabilities
 
 
 def among_neighbors(probabilities: Tensor, near: Tensor) -> Tensor:
