@@ -8,7 +8,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
@@ -173,17 +173,22 @@ def thinned(labels: Array, random: np.random.Generator) -> Array:
 
 def measured(cell: Cell) -> dict[str, Any]:
     """Train a cell and measure it."""
-    task, truth, classes = problem(cell)
-    result = adapt(task, make_settings(cell.method, seed=cell.seed))
+    _, truth, classes = problem(cell)
+    result = trained(cell)
     if cell.method != "can":  # these are only compared with each other, which needs no baseline
         return figures(result, assess(result), truth, classes)
     baseline = train_baseline(result)
     plain = {"source_only": float((baseline.predictions.labels.numpy() == truth).mean())}
     if cell.case == "thinned":  # what the whole target would have given for the same samples
-        whole, _, _ = problem(replace(cell, case="full"))
-        labels = adapt(whole, make_settings(cell.method, seed=cell.seed)).predictions.labels.numpy()
+        labels = trained(replace(cell, case="full")).predictions.labels.numpy()
         plain["whole_target"] = float((labels[_thinned_rows(cell)] == truth).mean())
     return {**plain, **figures(result, assess(result, baseline), truth, classes)}
+
+
+@lru_cache(maxsize=16)
+def trained(cell: Cell) -> Result:
+    """The training of a cell; a full one serves the thinned target too."""
+    return adapt(problem(cell)[0], make_settings(cell.method, seed=cell.seed))
 
 
 def figures(result: Result, evidence: Evidence, truth: Array, classes: int) -> dict[str, Any]:

@@ -522,6 +522,19 @@ def real_targets() -> str:
     return table(["target", "trainings", *columns.values()], rows, result)
 
 
+def first_looks() -> str:
+    """What is seen of targets before any training."""
+    result = load("first-looks")
+    rows = []
+    for name, means in result["summary"].items():
+        counts = [f"{means[key]} of {means['tasks']}" for key in ("differ", "lacks_classes", "found_unknown")]
+        shares = [f"{means[key]:.2f}" for key in ("total_variation", "of_source")]
+        unknown = [f"{means[key]:.1%}" for key in ("called_unknown", "most_called_unknown")]
+        rows.append([name, *shares, *counts, *unknown])
+    head = ["target", "total variation", "of the source's proportions", "proportions are used", "classes are missing"]
+    return table([*head, "unknown objects are found", "called unknown", "at most"], rows, result)
+
+
 def kills() -> str:
     """Runs that were killed and resumed."""
     result = load("kills")
@@ -677,6 +690,7 @@ TABLES: dict[str, Callable[..., str]] = {
         alarm,
         estimate,
         real_targets,
+        first_looks,
         kills,
         tune,
         fuzz,

@@ -67,20 +67,23 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
         among = None if known is None else known[some]
         estimate = estimate_proportions(source, labels, target[some], classes, among)
         memory |= _named(PROPORTIONS, vars(estimate))
-        mixture = mixture_for(estimate.target, estimate.source, known) if estimate.differ else mixture
+        if estimate.differ:
+            mixture = mixture_for(estimate.target, estimate.source, known, lacks_classes=estimate.lacks_classes)
     return memory | _named(MIXTURE, mixture.with_classes(training.task.known).tensors())
 
 
 def revise_mixture(training: "Training", round: Round) -> Mixture:
     """The mixture by what the network says of the target now, so that a class that seemed absent can come back.
 
-    Before it has learned anything the first estimate stands.
+    Before it has learned anything the first estimate stands, and so it does where no class is missing: a network that
+    sees less of rare classes predicts them less, and would bring their weights down further.
     """
     memory = training.state.score_memory
     before, estimate, view = remembered_mixture(memory), remembered_proportions(memory), round.view
     if (
         before.classes is None
         or estimate is None
+        or not estimate.lacks_classes
         or view is None
         or round.index == 0
         or training.method.warms_up(round)

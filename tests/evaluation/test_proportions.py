@@ -56,6 +56,30 @@ def test_they_differ_only_where_classes_are_missing_or_shares_far_apart() -> Non
     assert not Proportions(even, far, far, far, torch.tensor(0.69)).differ
 
 
+@pytest.mark.parametrize("counts", [[40, 24, 12, 7, 4], [4, 7, 40, 12, 24]])
+def test_rare_classes_are_not_taken_for_absent(counts: list[int]) -> None:
+    """Ten neighbors outvote a class of four samples; its three nearest do not."""
+    estimate = estimated(counts)
+    truth = torch.tensor(counts).double() / sum(counts)
+    assert not estimate.lacks_classes
+    assert not estimate.absent.any()
+    assert estimate.differ
+    assert float((estimate.target - truth).abs().sum() / 2) < 0.06
+
+
+def test_classes_are_absent_only_where_many_are() -> None:
+    even, far = torch.full((4,), 0.25).double(), torch.tensor([0.6, 0.38, 0.01, 0.01]).double()
+    rare, missing = (Proportions(even, far, far, far, lacks=torch.tensor(lacks)) for lacks in (False, True))
+    assert rare.absent.tolist() == [False] * 4
+    assert missing.absent.tolist() == [False, False, True, True]
+    assert rare.differ
+    assert Proportions(even, even, even, even, lacks=torch.tensor(True)).differ
+    halfway = mixture_for(far, even, lacks_classes=False)
+    assert halfway.present is None
+    assert halfway.classes.tolist() == pytest.approx([1.7, 1.26, 0.52, 0.52])  # type: ignore[union-attr]
+    assert mixture_for(far, even).present.tolist() == [True, True, False, False]  # type: ignore[union-attr]
+
+
 def test_description_names_every_class() -> None:
     content = estimated([60, 60, 0, 60, 0]).describe(tuple("abcde"))
     assert content["differ"]

@@ -34,6 +34,27 @@ def test_absent_classes_take_no_part(partial: Toy) -> None:
     assert float((result.predictions.labels.numpy() == partial.target_y).mean()) > 0.9
 
 
+def test_rare_classes_keep_their_part() -> None:
+    """A target with few samples of half the classes weighs them less and still labels samples as them."""
+    toy = make_toy(classes=8, samples=24)
+    rare = [np.flatnonzero(toy.target_y == each)[:5] for each in range(KEPT, 8)]
+    rows = np.sort(np.concatenate([np.flatnonzero(toy.target_y < KEPT), *rare]))
+    thin = Toy(toy.source_x, toy.source_y, toy.target_x[rows], toy.target_y[rows])
+    training = run(make_training(thin.task, quick_settings(rounds=6, training__steps=40, network__bottleneck=64)))
+    memory, clusters = training.state.score_memory, training.state.clusters
+    estimate, mixture = remembered_proportions(memory), remembered_mixture(memory)
+    assert estimate is not None
+    assert estimate.differ
+    assert mixture.present is None
+    assert mixture.classes is not None
+    assert mixture.classes[:KEPT].min() > 1 > mixture.classes[KEPT:].max()
+    assert clusters is not None
+    assert clusters.labels.unique().tolist() == list(range(8))
+    right = training.outputs.of(Side.TARGET).probabilities.argmax(1).numpy() == thin.target_y
+    assert float(right[thin.target_y >= KEPT].mean()) > 0.9  # of the rare ones
+    assert float(right.mean()) > 0.9
+
+
 def test_sources_are_drawn_as_the_target_has_them(partial: Toy) -> None:
     training = make_training(partial.task, quick_settings())
     training.cluster(training.describe_round())
