@@ -77,7 +77,7 @@ def in_environment(python: Path, part: str, repetitions: int) -> Any:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
-        arguments = [python, "-m", "benchmarks.peers_worker", part, str(repetitions), str(STEPS), out]
+        arguments: list[str | Path] = [python, "-m", "benchmarks.peers_worker", part, str(repetitions), str(STEPS), out]
         subprocess.run(arguments, check=True, env=variables, cwd=ROOT)
         return json.loads(out.read_text(encoding="utf-8"))
 
