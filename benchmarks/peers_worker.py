@@ -203,6 +203,9 @@ def adapt_with_skada(name: str, steps: int) -> Row:
     samples, labels = np.concatenate([x, other]), np.concatenate([y, np.full(len(other), -1)])
     domains = np.concatenate([np.ones(len(x)), -2 * np.ones(len(other))]).astype(int)
     epochs = -(-steps // (len(x) // 30))
+    if name == "CAN":  # its loss recomputes all kernels for every pair of classes: a whole adaptation takes hours
+        some = np.concatenate([np.arange(0, len(x), 16), len(x) + np.arange(0, len(other), 4)])
+        x, samples, labels, domains, epochs = x[::16], samples[some], labels[some], domains[some], 1
     own: Row = {"num_features": 1024} if name == "DANN" else {}
     net = getattr(import_module("skada.deep"), name)(
         Classifier(),
@@ -223,8 +226,11 @@ def adapt_with_skada(name: str, steps: int) -> Row:
     except Exception as error:  # what a peer cannot do is a result too
         return {"method": name, "failed": f"{type(error).__name__}: {str(error)[:200]}"}
     seconds, done = time.process_time() - started, epochs * (len(x) // 30)
-    predicted = net.predict(other, np.full(len(other), -2), allow_source=True)
+    print(name, seconds, done, file=sys.stderr, flush=True)
     row = {"method": name, "steps": done, "seconds": seconds, "seconds_per_step": seconds / done}
+    if name == "CAN":
+        return row
+    predicted = net.predict(other, np.full(len(other), -2), allow_source=True)
     return row | {"oracle_accuracy": float((np.asarray(predicted) == truth).mean())}
 
 
