@@ -147,6 +147,65 @@ def throughput() -> str:
     return table([*head, "source cross-entropy, by round", "oracle accuracy, by round"], rows, result)
 
 
+def peers(part: str) -> str:
+    """Processor time beside other libraries: mmd, cdd, kmeans or adaptation."""
+    result = load("peers")
+    if part == "adaptation":
+        return _adaptations(result)
+    names = {
+        "mmd": lambda row: f"{row['case']}, {row['samples']} + {row['samples']} × {row['width']}",
+        "cdd": lambda row: f"{row['classes']} classes × {row['samples']} samples × {row['width']}",
+        "kmeans": lambda row: (
+            f"{row['samples']:,} × {row['width']}, {row['classes']} classes, {row['updates']} updates"
+        ),
+    }
+    sides = distinct([side for row in result[part] for side in row["sides"]])
+    rows = [[names[part](row), *(_side(row["sides"].get(side)) for side in sides)] for row in result[part]]
+    return table(["processor time, and as a multiple of ours", *sides], rows, result)
+
+
+def _side(figures: dict[str, float] | None) -> str:
+    return f"{1000 * figures['seconds']:,.1f} ms (×{figures['ratio_to_ours']:.2f})" if figures else ""
+
+
+def _adaptations(result: Result) -> str:
+    """Whole adaptations of features, with accuracy beside time."""
+    part = result["adaptation"]
+    own = [[f"candapt {each['method']}", part["steps"], each] for each in part["ours"]]
+    others = [[f"skada {each['method']}", each.get("steps"), each] for each in part["peers"]]
+    rows = [
+        [
+            name,
+            str(steps or ""),
+            each.get("failed") or f"{each['seconds']:.1f} s",
+            f"{1000 * each['seconds'] / steps:.0f} ms" if steps and "seconds" in each else "",
+            f"{each['oracle_accuracy']:.1%}" if "oracle_accuracy" in each else "",
+        ]
+        for name, steps, each in (*own, *others)
+    ]
+    head = ["amazon → webcam, features", "steps", "processor time", "for each step", "oracle accuracy, seed 0"]
+    return table(head, rows, result)
+
+
+def commands() -> str:
+    """Whole commands beside their trainings."""
+    result = load("commands")
+    rows = [
+        [f"`candapt {name}`", *(f"{each[key]:.0f} s" for key in ("elapsed", "training_elapsed", "processor"))]
+        for name, each in result["commands"].items()
+    ]
+    return table(["command", "elapsed", "of it trainings", "processor time"], rows, result)
+
+
+def profile(depth: str) -> str:
+    """Where the processor time of a training goes."""
+    result = load("profiles")
+    run = result["runs"][depth]
+    parts = sorted(run["seconds"].items(), key=lambda part: -part[1])
+    rows = [[name, f"{seconds:.1f} s", f"{seconds / run['total']:.0%}"] for name, seconds in parts]
+    return table([f"{depth}: {run['what']}, {run['steps']} steps", "processor time", "share"], rows, result)
+
+
 def suite(name: str, *words: str) -> str:
     """A suite of the benchmark: mean and spread over seeds of the last round, and the paper's figure in brackets.
 
@@ -671,6 +730,9 @@ TABLES: dict[str, Callable[..., str]] = {
         demo,
         features,
         losses,
+        commands,
+        peers,
+        profile,
         methods,
         startup,
         throughput,

@@ -190,7 +190,9 @@ def train_baseline(result: Result, callbacks: Sequence[Callback] = ()) -> Baseli
     settings = result.settings
     if settings.method == BASELINE:
         return as_baseline(result)
-    own = replace(settings, method=BASELINE, method_settings=METHODS[BASELINE].Settings(), select=LAST)
+    training = replace(settings.training, score_every=settings.rounds)  # only its last round is compared
+    method = METHODS[BASELINE].Settings()
+    own = replace(settings, method=BASELINE, method_settings=method, select=LAST, training=training)
     # The prepared task has passed through the frozen layers already.
     parts = replace(initial_parts(result.task, own), frozen=None)
     trained = adapt(result.prepared, own, parts=parts, callbacks=callbacks)

@@ -11,6 +11,8 @@ from torch.nn.functional import embedding_bag, normalize
 
 ANCHOR_WEIGHT = 10.0  # samples that one with a known label counts as in the center of its class
 CHUNK_SIZE = 1024  # samples processed together: 8 MB of float32 features of size 2048, which stay in the cache
+MANY_CENTERS = 64  # from here on it pays to remember by how much the nearest center of a sample leads
+CERTAIN_LEAD = 1e-4  # a lead above this, as a difference of cosines, is no matter of rounding
 SHORTEST = 1e-12  # length below which a sample has no direction, as in `normalize`
 
 Reduce = Callable[[Tensor], Tensor]  # the sum of a tensor over all processes, the same in each of them
@@ -232,6 +234,7 @@ class _Samples:
         self.device = first.device if isinstance(features, Tensor) else other.device
         self.precision = _precision(first, other)
         self.inverse_lengths: Tensor | None = None  # 1 / length of each sample, shape (n,)
+        self.leads: _Leads | None = None  # only with many centers
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their samples."""
@@ -239,23 +242,30 @@ class _Samples:
             rows = slice(start, start + self.chunk_size)
             yield rows, _tensor(self.features[rows]).to(self.device, self.precision)
 
-    def products(self, centers: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """For each chunk its rows, samples (c, d), inverse lengths (c,) and products with unit centers (M, c)."""
+    def assigned(self, centers: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
+        """For each chunk its rows, samples (c, d), and inverse lengths, labels and products with unit centers, (c,)."""
         directions = normalize(centers)
+        if self.leads is None and len(centers) >= MANY_CENTERS and directions.device.type == "cpu":
+            self.leads = _Leads(self.features.shape[0], self.precision)
         known = self.inverse_lengths
         found = directions.new_empty(self.features.shape[0]) if known is None else known
         for rows, chunk in self.chunks():
             if known is None:
                 found[rows] = _inverse_lengths(chunk)
-            # Classes first: with few of them this product is nearly twice as fast as its transpose.
-            yield rows, chunk, found[rows], directions @ chunk.T
+            if self.leads is None:
+                # Classes first: with few of them this product is nearly twice as fast as its transpose.
+                highest, labels = (directions @ chunk.T).max(dim=0)  # the first of equals
+            else:
+                highest, labels = self.leads.nearest(rows, chunk, found[rows], directions)
+            yield rows, chunk, found[rows], labels, highest
         self.inverse_lengths = found
+        if self.leads is not None:
+            self.leads.directions = directions
 
     def sums(self, centers: Tensor, anchors: Tensor | None, unit: bool) -> Tensor:
         """Sums of the samples nearest to each of the centers, shape (M, d)."""
         sums = torch.zeros_like(centers)
-        for rows, chunk, inverse_lengths, products in self.products(centers):
-            labels = products.max(dim=0).indices  # the first of equals, as in `nearest`
+        for rows, chunk, inverse_lengths, labels, _ in self.assigned(centers):
             weights = inverse_lengths if unit else torch.ones_like(inverse_lengths)
             if anchors is not None:
                 known = anchors[rows].to(labels.device)
@@ -269,13 +279,50 @@ class _Samples:
         cosines = centers.new_empty(self.features.shape[0])
         labels = torch.empty_like(cosines, dtype=torch.int64)
         # Written in place: small results kept from every chunk would lie between the large ones and fragment memory.
-        for rows, _, inverse_lengths, products in self.products(centers):
-            highest, labels[rows] = products.max(dim=0)
-            cosines[rows] = highest * inverse_lengths
+        for rows, _, inverse_lengths, nearest, highest in self.assigned(centers):
+            labels[rows], cosines[rows] = nearest, highest * inverse_lengths
         if not cosines.isfinite().all():
             problem = "The features to cluster hold infinite values or NaN"
             raise ValueError(f"{problem}: check the data and the learning rate.")
         return labels, _to_distance(cosines)
+
+
+class _Leads:
+    """By how much each sample's nearest center leads: one that led by more than centers have moved still leads.
+
+    Such a sample is compared with its own center alone. By the Cauchy-Schwarz inequality, a cosine changes by at most
+    the length by which the center's direction has moved.
+    """
+
+    def __init__(self, samples: int, precision: torch.dtype) -> None:
+        self.directions: Tensor | None = None  # of the centers that the samples were compared with, shape (M, d)
+        self.labels = torch.zeros(samples, dtype=torch.int64)
+        self.leads = torch.zeros(samples, dtype=precision)  # at least this, as a difference of cosines
+
+    def nearest(self, rows: slice, chunk: Tensor, inverse_lengths: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """Product with the nearest center and its number, both of shape (c,)."""
+        labels, leads = self.labels[rows], self.leads[rows]
+        if self.directions is not None:
+            moved = (directions - self.directions).norm(dim=1)
+            leads.sub_(moved[labels] + moved.max())
+        open_rows = (~(leads > CERTAIN_LEAD)).nonzero().flatten()  # not a number: not certain
+        if len(open_rows) > len(chunk) // 2:
+            highest, labels[:], leads[:] = _best_and_lead(chunk, inverse_lengths, directions)
+            return highest, labels
+        highest = (chunk * directions[labels]).sum(dim=1)
+        best, labels[open_rows], leads[open_rows] = _best_and_lead(
+            chunk[open_rows], inverse_lengths[open_rows], directions
+        )
+        highest[open_rows] = best
+        return highest, labels
+
+
+def _best_and_lead(chunk: Tensor, inverse_lengths: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Product with the nearest center, its number, and by how much its cosine leads; each of shape (c,)."""
+    products = directions @ chunk.T
+    best, labels = products.max(dim=0)
+    second = products.scatter_(0, labels[None], -torch.inf).amax(dim=0)
+    return best, labels, (best - second) * inverse_lengths
 
 
 def _tensor(rows: Any) -> Tensor:

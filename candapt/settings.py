@@ -182,6 +182,9 @@ class TrainingSettings:
     held_out: float = setting(0.0, low=0, below=1)
     """Share of the source to hold out of training for scoring; without it, scores that measure source accuracy use
     samples that were trained on, and are too optimistic."""
+    score_every: int = setting(1, low=1)
+    """Rounds from one that is scored to the next. The last one always is, and so is every round where a score selects
+    the one to keep. Methods that do not cluster pass over both domains for the scores alone."""
     on_nonfinite: Literal["stop", "skip"] = setting("stop", alias="on-nonfinite")
     """What to do when a loss or a gradient is NaN or infinite: stop, or skip that step."""
     evaluation_batch: int = setting(256, low=2)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from candapt import clustering
 from candapt.clustering import (
+    MANY_CENTERS,
     Clusters,
     center_shift,
     class_centers,
@@ -100,6 +101,22 @@ def test_kmeans_equals_loops(seed: int, unit: bool, tolerance: float, max_steps:
     np.testing.assert_allclose(clusters.centers, centers, rtol=1e-10)
     assert clusters.kept.dtype == torch.bool
     assert clusters.kept.all()
+
+
+@given(seed=st.integers(0, 10_000), unit=st.booleans(), max_steps=st.integers(0, 6))
+@settings(derandomize=True, deadline=None, max_examples=10)
+def test_samples_whose_center_leads_need_no_other(seed: int, unit: bool, max_steps: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    centers = torch.randn(MANY_CENTERS, 24, generator=random)
+    features = centers.repeat(6, 1) + 0.5 * torch.randn(6 * MANY_CENTERS, 24, generator=random)
+    start = centers + 0.3 * torch.randn(centers.shape, generator=random)
+    found = spherical_kmeans(features, start, max_steps=max_steps, tolerance=0, unit=unit, chunk_size=50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("candapt.clustering.MANY_CENTERS", 1 + MANY_CENTERS)
+        plain = spherical_kmeans(features, start, max_steps=max_steps, tolerance=0, unit=unit, chunk_size=50)
+    assert torch.equal(found.labels, plain.labels)
+    assert torch.allclose(found.centers, plain.centers, atol=1e-5)
+    assert torch.allclose(found.distances, plain.distances, atol=1e-6)
 
 
 def test_unit_and_raw_sums_differ() -> None:

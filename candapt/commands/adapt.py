@@ -234,8 +234,10 @@ class _Recorder(TrainingBar):
 
     def on_round(self, training: Training, record: Record) -> None:
         """Write and show the round with figures that the training itself must not have."""
-        shown = record | round_discrepancies(training, self.truth)
-        if self.truth is not None:
+        is_due, shown = training.scorer.is_due(int(record["round"])), record
+        if is_due:  # other rounds need no pass over the domains
+            shown = record | round_discrepancies(training, self.truth)
+        if is_due and self.truth is not None:
             predicted = training.outputs.of(Side.TARGET).logits.argmax(1)
             shown |= {"oracle_accuracy": accuracy(*where_known(self.truth, predicted))}
         if record.get("kept_classes") == 0:

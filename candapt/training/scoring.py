@@ -13,6 +13,7 @@ from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_
 from candapt.evaluation.scores import Evidence, all_scores, nearest_neighbors
 from candapt.network.network import Outputs
 from candapt.randomness import generator
+from candapt.settings import LAST
 from candapt.training.finiteness import clustering_in
 from candapt.training.mixing import first_mixture, remembered_mixture
 
@@ -76,10 +77,18 @@ class Scorer:
         if is_used and (view := self._view()) is not None:
             memory |= {f"{VIEW}{name}": value for name, value in vars(view).items()}
 
+    def is_due(self, index: int) -> bool:
+        """Whether the round with this index is to be scored."""
+        settings, done = self.training.settings, index + 1
+        every = settings.training.score_every if settings.select == LAST else 1
+        return done % every == 0 or done == settings.rounds
+
     @torch.no_grad()
     def scores(self) -> dict[str, float]:
-        """All scores of the network as it is now, under the names that they have in a record."""
+        """All scores of the network as it is now, under the names that they have in a record; none if not due."""
         training, memory = self.training, self.training.state.score_memory
+        if not self.is_due(training.state.round):
+            return {}
         target, trained = self.outputs(Side.TARGET), self.outputs(Side.SOURCE)
         source, labels = trained, training.task.source.labels[self.rows[Side.SOURCE]]
         if self.held_out is not None:  # then they judge the network

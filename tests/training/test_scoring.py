@@ -35,6 +35,15 @@ def test_every_round_of_every_method_is_scored(toy: Toy, method: str) -> None:
         assert {name for name in record if name.startswith("score_")} == {f"score_{name}" for name in SCORES}
 
 
+@pytest.mark.parametrize(
+    ("every", "select", "scored"), [(2, "last", [1, 3, 4]), (9, "last", [4]), (2, "snd", [0, 1, 2, 3, 4])]
+)
+def test_rounds_are_scored_as_often_as_set(toy: Toy, every: int, select: str, scored: list[int]) -> None:
+    settings = quick_settings("source-only", rounds=5, select=select, training__score_every=every)
+    history = run(make_training(toy.task, settings)).state.history
+    assert [index for index, record in enumerate(history) if "score_snd" in record] == scored
+
+
 @pytest.mark.parametrize("statistics", ["domain", "running"])
 @pytest.mark.parametrize("method", METHODS)
 def test_scoring_changes_nothing(toy: Toy, method: str, statistics: str, monkeypatch: pytest.MonkeyPatch) -> None:
