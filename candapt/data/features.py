@@ -155,6 +155,7 @@ class SmallImageSamples(ArraySamples):
     """
 
     augmentation = "affine"
+    views_by_sample = False
     ROTATION = math.radians(10)  # largest angle either way
     ZOOM = 0.1  # largest logarithm of the zoom of either axis
     SHEAR = 0.1  # largest slant either way, as a share of the height

@@ -13,7 +13,8 @@ from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
 from candapt.evaluation.proportions import EVEN, Mixture
 from candapt.evaluation.reference import View
-from candapt.network.network import Network, Outputs
+from candapt.network.network import Network, Outputs, Piece
+from candapt.processes import Share
 from candapt.randomness import generator
 
 KNOWN = "known"  # the part of a batch that holds target samples with known labels, and its loss
@@ -35,6 +36,8 @@ class BatchPart(NamedTuple):
     x: Tensor
     labels: Tensor
     norm: int  # index of the batch norm of the domain that it comes from
+    share: Share | None = None
+    """Which part of the samples `x` holds, where processes share a batch; labels are those of all samples."""
 
 
 Draw = Mapping[str, Part]  # the parts of one step by name, for instance `source` and `target`
@@ -159,15 +162,19 @@ class Method(nn.Module):
 
     def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
         """Outputs of some parts, each normalized on its own."""
-        return self.network.each([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.each([self.piece(batch[name]) for name in names])
 
     def head_outputs(self, batch: Batch, *names: str) -> list[list[Outputs]]:
         """Outputs of every head for some parts, each normalized on its own: one list of heads per part."""
-        return self.network.each_head([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.each_head([self.piece(batch[name]) for name in names])
 
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
-        return self.network.features([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.features([self.piece(batch[name]) for name in names])
+
+    def piece(self, part: BatchPart) -> Piece:
+        """What the network takes of a part."""
+        return part.x, self.normalizes_as(part.norm), part.share
 
     def after_step(self) -> None:
         """Called after each optimizer step, for instance to update a moving average."""
@@ -193,6 +200,6 @@ def _with_known_loss(method: nn.Module, arguments: tuple[Any, ...], losses: Loss
     part = arguments[0].get(KNOWN)
     if part is None or "classification" not in losses:
         return losses
-    heads = method.learner.each_head([(part.x, method.normalizes_as(part.norm))])[0]
+    heads = method.learner.each_head([method.piece(part)])[0]
     known = torch.stack([cross_entropy(each.logits, part.labels, ignore_index=-1) for each in heads]).mean()
     return {**losses, KNOWN: method.known_weight * known}

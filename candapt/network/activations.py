@@ -199,7 +199,14 @@ class CachedSamples:
         """The samples at `indices`; with a seed, each in one of its training views, drawn by the seed."""
         if seed is None or not self.training:
             return self._rows(self.evaluation, indices)
-        drawn = torch.randint(len(self.training), (len(indices),), generator=generator(seed, "cached view"))
+        return self.read_rows(indices, slice(None), seed)
+
+    def read_rows(self, indices: Tensor, rows: slice, seed: int) -> Tensor:
+        """Some rows of what `read` gives."""
+        if not self.training:
+            return self._rows(self.evaluation, indices[rows])
+        drawn = torch.randint(len(self.training), (len(indices),), generator=generator(seed, "cached view"))[rows]
+        indices = indices[rows]
         samples = torch.empty(len(indices), *self.shape)
         for view, path in enumerate(self.training):
             samples[drawn == view] = self._rows(path, indices[drawn == view])
