@@ -16,6 +16,8 @@ from torch import Tensor
 
 from candapt.errors import UserError
 
+STARTED_HERE = "CANDAPT_STARTED"  # set for processes that `candapt` itself started, and for which it speaks
+
 T = TypeVar("T")
 
 
@@ -24,9 +26,14 @@ def count() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def started() -> int:
+    """Number of processes that were started for this command, whether they are connected yet or not."""
+    return int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
 def rank() -> int:
     """Number of this process, from 0 on."""
-    return dist.get_rank() if count() > 1 else int(os.environ.get("RANK", 0))
+    return dist.get_rank() if count() > 1 else int(os.environ.get("RANK", 0)) if started() > 1 else 0
 
 
 def is_first() -> bool:
@@ -76,7 +83,7 @@ def share_out(blocks: Sequence[int], processes: int, rank: int) -> Share:
 
 def share_of(blocks: Sequence[int]) -> Share:
     """The share of this process in rows that come in blocks of these sizes."""
-    return share_out(blocks, count(), rank() if count() > 1 else 0)
+    return share_out(blocks, count(), rank())
 
 
 def summed(values: Tensor) -> Tensor:
@@ -90,14 +97,22 @@ def summed(values: Tensor) -> Tensor:
 
 def joined(values: Tensor, share: Share) -> Tensor:
     """The rows of all processes in order, from the rows of each; without a gradient."""
-    if count() == 1:
+    if len(share.sizes) == 1:
         return values
-    most = max(share.sizes)
-    padded = values.new_zeros(most, *values.shape[1:])  # what is gathered must be of one length
+    padded = values.new_zeros(max(share.sizes), *values.shape[1:])  # what is gathered must be of one length
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in share.sizes]
     dist.all_gather(parts, padded, group=_group_for(values))
     return torch.cat([part[:size] for part, size in zip(parts, share.sizes, strict=True)])
+
+
+def at_first(values: Tensor, share: Share) -> Tensor:
+    """The rows of all processes in order in the first one, and none in the others."""
+    padded = values.new_zeros(max(share.sizes), *values.shape[1:])
+    padded[: len(values)] = values
+    parts = [torch.empty_like(padded) for _ in share.sizes] if is_first() else None
+    dist.gather(padded, parts, group=_group_for(values))
+    return torch.cat([part[:size] for part, size in zip(parts, share.sizes, strict=True)]) if parts else values[:0]
 
 
 def gathered(values: Tensor, share: Share) -> Tensor:

@@ -3,7 +3,7 @@
 import math
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,6 +82,18 @@ def _check_text(array: np.ndarray[Any, Any], name: str) -> None:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if codes.max() > sys.maxunicode:
             raise ValueError(f"{name} holds numbers that are no letters")
+
+
+def write_features(file: IO[bytes], rows: Iterable[Tensor], shape: tuple[int, ...], **arrays: Any) -> None:
+    """Write an `.npz` file as `numpy.savez` does, with the rows of x (n, features) as they come, and further arrays."""
+    with zipfile.ZipFile(file, "w") as archive:
+        with archive.open("x.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            for chunk in rows:
+                member.write(chunk.numpy().tobytes())
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 def feature_domain(path: Path, *, augment: bool = True) -> Domain:

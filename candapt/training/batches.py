@@ -1,5 +1,6 @@
 """The device of a training, and reading the samples of each step onto it."""
 
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -105,6 +106,7 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
     """
     from lightning_fabric import Fabric  # takes a second to import, and `--help` needs none
 
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # it announces every process
     precision = "32-true" if training.precision == "auto" else training.precision
     others = _others()
     try:
@@ -124,8 +126,8 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
 
 def _others() -> dict[str, Any]:
     """How Fabric connects the processes that `torchrun` has started; nothing for a process alone."""
-    total, here = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if total == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
+    total, here = processes.started(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if total == 1:
         return {}
     from lightning_fabric.strategies import DDPStrategy
 

@@ -89,7 +89,8 @@ class DomainOutputs:
                     outputs = outputs_of_whole(self.method, domain, side, batch_size=self.batch_size, weights=weights)
                     self._outputs[side] = outputs
                 else:
-                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size, weights=weights)
+                    size = self.batch_size
+                    refresh_statistics(self.method, domain, side, batch_size=size, weights=weights, together=True)
         self._statistics_are_fresh = True
 
     @torch.no_grad()
@@ -193,21 +194,27 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def refresh_statistics(
-    method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
+    method: Method,
+    domain: Domain,
+    side: Side,
+    *,
+    batch_size: int,
+    weights: Tensor | None = None,
+    together: bool = False,
 ) -> None:
     """Set the batch norm statistics of one side to those of the whole domain; each source has its own.
 
-    Weights (n,) say what counts how much.
+    Weights (n,) say what counts how much. If several processes work `together`, each computes some of the batches.
     """
-    device, own = next(method.parameters()).device, len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
-    whole = (torch.arange(domain.size), domain, norm_of(side))
-    for places, part, norm in by_norm(domain, side) if own else [whole]:
+    apart = len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
+    device, whole = next(method.parameters()).device, (torch.arange(domain.size), domain, norm_of(side))
+    for places, part, norm in by_norm(domain, side) if apart else [whole]:
         batches = _batch_count(part, batch_size)
         # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
         rows = torch.arange(part.size) if weights is None else resampled(weights[places])
-        mine = range(processes.rank(), batches, processes.count()) if processes.count() > 1 else range(batches)
-        read = (part.samples.read(rows[first::batches]).to(device) for first in mine)
-        estimate_statistics(method.network.backbone, norm, read, together=True)
+        own = range(processes.rank(), batches, processes.count()) if together else range(batches)
+        read = (part.samples.read(rows[first::batches]).to(device) for first in own)
+        estimate_statistics(method.network.backbone, norm, read, together=together)
 
 
 def resampled(weights: Tensor) -> Tensor:
