@@ -46,6 +46,17 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
+def connect(device: torch.device) -> None:
+    """Connect the processes that were started for this command, whose tensors are on this kind of device, once."""
+    if dist.is_initialized():
+        return
+    store, number, total = next(dist.rendezvous("env://"))
+    # After a restart the meeting point may still know the addresses of processes that are gone.
+    store = dist.PrefixStore(f"candapt/{restarts()}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=total)
+
+
 class Share(NamedTuple):
     """The rows of something that are shared out among processes, in order."""
 

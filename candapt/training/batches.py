@@ -114,6 +114,7 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # an error below
             fabric = Fabric(accelerator=training.accelerator, precision=precision, **(others or {"devices": 1}))
             if others:
+                processes.connect(fabric.device)
                 fabric.launch()
     except (ValueError, RuntimeError) as error:
         raise UserError(
