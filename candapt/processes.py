@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from candapt.errors import UserError
 
@@ -50,9 +52,9 @@ def connect(device: torch.device) -> None:
     """Connect the processes that were started for this command, whose tensors are on this kind of device, once."""
     if dist.is_initialized():
         return
-    store, number, total = next(dist.rendezvous("env://"))
+    store, number, total = next(rendezvous("env://"))
     # After a restart the meeting point may still know the addresses of processes that are gone.
-    store = dist.PrefixStore(f"candapt/{restarts()}", store)
+    store = PrefixStore(f"candapt/{restarts()}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=total)
 

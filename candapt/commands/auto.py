@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,14 @@ def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
     for number, each in enumerate(options, 1):
         folder = out / CANDIDATES / each.settings.method
         log.info("Method %d of %d: %s", number, len(options), each.settings.method)
-        started = processes.by_first(lambda at=folder: at.is_dir() and bool(names_in(at)))
+        started = processes.by_first(partial(_is_begun, folder))
         result = adapt.run(replace(each, out=folder, resume=started), baseline)
         if each.settings.method == BASELINE and result is not None:
             baseline = as_baseline(result)
+
+
+def _is_begun(folder: Path) -> bool:
+    return folder.is_dir() and bool(names_in(folder))
 
 
 def keep_best(out: Path, *, with_report: bool) -> None:

@@ -1,14 +1,15 @@
 """What a method is: which samples each step uses, and which losses it minimizes on them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt import processes
+from candapt.clustering import CHUNK_SIZE, Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
 from candapt.evaluation.proportions import EVEN, Mixture
@@ -18,6 +19,7 @@ from candapt.processes import Share
 from candapt.randomness import generator
 
 KNOWN = "known"  # the part of a batch that holds target samples with known labels, and its loss
+SHARED_CHUNKS = 4  # chunks of samples for each process from which on sharing them out saves more than it costs
 ANCHOR_PULL = 1.0  # weight of known target samples in a class's first center, beside all of its source samples
 
 
@@ -90,6 +92,22 @@ class Round:
         anchors = class_centers(self.embed(Side.TARGET).features[known.rows], known.labels, classes)
         return normalize(centers) + ANCHOR_PULL * normalize(anchors)
 
+    def kmeans(self, features: Tensor, centers: Tensor, **options: Any) -> Clusters:
+        """Clusters of target samples (n, d) with the known ones as anchors, as `spherical_kmeans` gives them.
+
+        Of many samples each process clusters a share, and all of them exchange sums only.
+        """
+        anchors, present = self.anchors, self.mixture.present
+        chunks = [min(CHUNK_SIZE, len(features) - start) for start in range(0, len(features), CHUNK_SIZE)]
+        if processes.count() == 1 or len(chunks) < SHARED_CHUNKS * processes.count():
+            return spherical_kmeans(features, centers, anchors=anchors, present=present, **options)
+        share = processes.share_of(chunks)  # whole chunks: their sums are then the same as in one process
+        own = None if anchors is None else anchors[share.rows]
+        options |= {"anchors": own, "present": present, "reduce": processes.summed}
+        part = spherical_kmeans(features[share.rows], centers, **options)
+        labels, distances, kept = (processes.joined(each, share) for each in (part.labels, part.distances, part.kept))
+        return replace(part, labels=labels, distances=distances, kept=kept)
+
     @property
     def anchors(self) -> Tensor | None:
         """The known label of each target sample, shape (n,), -1 where there is none; None without any."""
@@ -144,8 +162,7 @@ class Method(nn.Module):
 
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
-        features, present = round.embed(Side.TARGET).features, round.mixture.present
-        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors, present=present)
+        return round.kmeans(round.embed(Side.TARGET).features, round.class_centers())
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""

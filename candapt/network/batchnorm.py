@@ -51,7 +51,7 @@ def normalized_together(norm: _BatchNorm, x: Tensor) -> Tensor:
     mean = values.sum(axes) / max(1, size)
     squares = (values - mean.view(shape)).square().sum(axes)
     own = torch.cat([mean.new_full((1,), size), mean, squares])
-    sizes, means, deviations = _of_all(own).split([1, len(mean), len(mean)], dim=1)  # one row for each process
+    sizes, means, deviations = torch.split(_of_all(own), [1, len(mean), len(mean)], dim=1)  # one row for each process
     total = sizes.sum()
     mean = (sizes * means).sum(0) / total
     variance = (deviations + sizes * (means - mean).square()).sum(0) / total
@@ -64,7 +64,8 @@ def normalized_together(norm: _BatchNorm, x: Tensor) -> Tensor:
     normalized = (values - mean.view(shape)) * (variance + norm.eps).rsqrt().view(shape)
     if norm.affine:
         normalized = normalized * norm.weight.view(shape) + norm.bias.view(shape)
-    return normalized.to(x.dtype)
+    result: Tensor = normalized.to(x.dtype)
+    return result
 
 
 def _of_all(own: Tensor) -> Tensor:

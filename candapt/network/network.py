@@ -216,16 +216,21 @@ class Bottleneck(nn.Module):
         """
         self.eval()
         select_side(self, side)
-        inputs = Moments()
+        inputs, device = Moments(), next(self.parameters()).device
         for x, counts in _with_weights(batches(), weights):
             inputs.add(F.normalize(x, dim=1), counts)
         inputs.of_all(self.num_inputs).set(current_norm(self.input_norm))
-        mapped, outputs = [], Moments()
+        outputs, count = Moments(), inputs.samples
+        features, done = torch.empty(count, self.num_features), 0  # filled in place: lists of parts would take twice it
         for x, counts in _with_weights(batches(), weights):
-            mapped.append(self.map(self.before(x)))
-            outputs.add(mapped[-1], counts)
+            mapped = self.map(self.before(x))
+            outputs.add(mapped, counts)
+            features[done : done + len(x)] = mapped
+            done += len(x)
         outputs.of_all(self.num_features).set(current_norm(self.norm), norms_before=1)
-        return torch.cat([torch.empty(0, self.num_features), *(self.after(y).float().cpu() for y in mapped)])
+        for part in torch.split(features, WHOLE_PART):
+            part.copy_(self.after(part.to(device)))
+        return features
 
     def before(self, x: Tensor) -> Tensor:
         """The input of the linear map, shape (n, num_inputs), or (heads, n, num_inputs) where dropout differs."""
@@ -247,6 +252,9 @@ class Bottleneck(nn.Module):
     def after(self, y: Tensor) -> Tensor:
         """The features from the output of the linear map."""
         return F.relu(self.norm(y))
+
+
+WHOLE_PART = 2**14  # rows of a whole domain that pass through the last batch norm at a time
 
 
 def _with_weights(batches: Iterable[Tensor], weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:

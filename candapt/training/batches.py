@@ -130,7 +130,7 @@ def _others() -> dict[str, Any]:
     total, here = processes.started(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if total == 1:
         return {}
-    from lightning_fabric.strategies import DDPStrategy
+    from lightning_fabric.strategies.ddp import DDPStrategy
 
     # Its successor `forward_sync_buffers` is too new to rely on.
     warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from candapt import processes
 from candapt.clustering import label_change
@@ -54,7 +53,7 @@ class Training:
         optimizers = build_optimizers(method, settings.training)
         setup = fabric.setup(method, *optimizers.values())  # no tuple for a method without optimizers
         wrapped, *prepared = setup if isinstance(setup, tuple) else (setup,)
-        self.step_module: nn.Module = wrapped
+        self.step_module: Any = wrapped  # a module of Fabric
         self.optimizers = dict(zip(optimizers, prepared, strict=True))
         start_momentum(self.optimizers.values())
         self.is_over = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from candapt import processes
-from candapt.data.domains import ArraySamples, Domain, Side, by_norm, norm_of, part_of
+from candapt.data.domains import ArraySamples, Domain, Samples, Side, by_norm, norm_of, part_of
 from candapt.methods.base import Method
 from candapt.network.batchnorm import estimate_statistics, select_side
 from candapt.network.network import Bottleneck, Outputs
@@ -94,8 +94,10 @@ class DomainOutputs:
         self._statistics_are_fresh = True
 
     @torch.no_grad()
-    def untouched(self, side: Side) -> Tensor | None:
+    def untouched(self, side: Side) -> "Tensor | ReadRows | None":
         """Features below the bottleneck, or of the whole network, shape (n, d), which must not have been trained yet.
+
+        They are in memory, or read when some rows are asked for.
 
         None if the network starts at random: they would mean nothing.
         """
@@ -103,12 +105,9 @@ class DomainOutputs:
         if network.starts_at_random:
             return None
         if isinstance(network.backbone, Bottleneck):
-            domain = self.task.domain(side)
-            batches = read_in_order(self.method, domain, self.batch_size)
-            return torch.cat([batch.float().cpu() for batch in batches])
+            return ReadRows(self.task.domain(side).samples)
         if any(isinstance(layer, Bottleneck) for layer in network.backbone.children()):
-            samples = self.features(side).samples
-            return samples.read(torch.arange(len(samples)))
+            return ReadRows(self.features(side).samples)
         return self.of(side).features
 
     def forget(self, *, layers: bool = True) -> None:
@@ -135,6 +134,19 @@ class DomainOutputs:
         domain = self.features(side) if network.layers_are_fixed else self.task.domain(side)
         with network.over_features() if network.layers_are_fixed else nullcontext():
             yield domain
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Evaluation views as an array (n, …) in single precision, whose rows are read when they are asked for."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.samples.read(rows).float()
 
 
 @torch.no_grad()
@@ -247,7 +259,8 @@ class Batches:
 
     def join(self, own: Sequence[Tensor], *width: int) -> Tensor:
         """The values of all batches in order, from those of this process, whose rows have this width."""
-        return joined(torch.cat(list(own)) if own else torch.empty(0, *width), self.share)
+        rows = own[0] if len(own) == 1 else torch.cat(list(own)) if own else torch.empty(0, *width)
+        return joined(rows, self.share)
 
 
 def batches_of(domain: Domain, batch_size: int, *, together: bool = False) -> Batches:
