@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 SECONDS = 20  # how long to wait for the scheduler
-LOST = 10  # workers that may end during one piece of work before it is given up as what ends them
 
 
 class Cluster:
@@ -53,8 +52,8 @@ class Cluster:
                 yield running[future], future.result()
             except KilledWorker:
                 raise UserError(
-                    f"{LOST} workers of the cluster ended one after the other, perhaps because memory ran out: start "
-                    "workers with more of it; repeat the command to continue."
+                    "Several workers of the cluster ended one after the other at the same training, perhaps because "
+                    "memory ran out: start workers with more of it, and repeat the command to continue."
                 ) from None
             waiting.update([new for new in running if new not in known])
             known |= set(running)
@@ -64,14 +63,12 @@ class Cluster:
 def connected(address: str) -> Iterator[Cluster]:
     """The cluster whose scheduler is at an address, such as tcp://host:8786; a `UserError` if there is none."""
     try:
-        import dask
         from distributed import Client
     except ImportError:
         raise UserError("--cluster needs Dask: install it with: pip install 'candapt[cluster]'.") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
-        with dask.config.set({"distributed.scheduler.allowed-failures": LOST}):
-            client = Client(address, timeout=SECONDS, set_as_default=False)
+        client = Client(address, timeout=SECONDS)
     except (OSError, ValueError, TimeoutError) as error:
         raise UserError(f"--cluster is {address!r}, where no Dask scheduler answers ({str(error)[:100]}).") from None
     with client:
