@@ -59,7 +59,14 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "is kil
 
 
 LOST_CODE = 3  # exit code of a process whose connection to the others of its command broke
-_LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket timeout", "[gloo", "nccl error")
+_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "socket timeout",
+    "[gloo",
+    "nccl error",
+)
 """How torch reports that another process is gone."""
 
 

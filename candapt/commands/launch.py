@@ -29,7 +29,6 @@ class ProcessOptions:
     rendezvous: str | None = None
     """HOST:PORT of one of the machines, where they meet; needed with --nodes."""
 
-
     @property
     def several(self) -> bool:
         """Whether other processes are to be started; a process that was started itself starts none."""

@@ -141,7 +141,9 @@ def _finished(
         yield run(trials, advance=advance)
     if address is None or len(trials) >= wanted:
         return
-    log.info("Trials at the same time know only those finished before: their order is stored, and a repetition differs.")
+    log.info(
+        "Trials at the same time know only those finished before: their order is stored, and a repetition differs."
+    )
     with connected(address) as cluster:
         begun = max(trial.number if trial.begun is None else trial.begun for trial in trials)
         running: dict[Any, int] = {}

@@ -74,4 +74,3 @@ def deviation(x: Tensor, **options: Any) -> Tensor:
     size = share.total * (1 if options else x.shape[1:].numel())
     mean = processes.summed(x.sum(axes)) / size
     return (processes.summed((x - mean).square().sum(axes)) / (size - 1)).sqrt()
-

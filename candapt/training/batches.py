@@ -74,7 +74,9 @@ class _Steps(Dataset[Batch | UserError]):
         if share is None or not (self.together or share.fits_all):
             return BatchPart(samples.read(part.indices, seed=seed), part.labels, norm)
         own = read_rows(samples, part.indices, share.rows, seed)
-        return BatchPart(own, part.labels, norm, share) if self.together else BatchPart(own, part.labels[share.rows], norm)
+        return (
+            BatchPart(own, part.labels, norm, share) if self.together else BatchPart(own, part.labels[share.rows], norm)
+        )
 
     def _norm(self, part: Part) -> int:
         """The batch norm of a part, all of which comes from one domain."""

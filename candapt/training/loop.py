@@ -99,9 +99,7 @@ class Training:
             round = replace(round, mixture=self.mixture)
         draws = with_known(draws_by_source(self.method, round, state.clusters), round)
         workers, together = self.settings.training.workers, self.settings.training.global_losses
-        batches = read_batches(
-            self.fabric, self.task, draws, round.seed, progress.steps, workers, together=together
-        )
+        batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers, together=together)
         while group := list(islice(batches, self.settings.training.accumulate)):
             self.one_batch(group, draws, progress.steps, round.seed)
             progress.seconds = time.perf_counter() - started

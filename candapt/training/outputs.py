@@ -36,9 +36,7 @@ class DomainOutputs:
         if side not in self._outputs:
             self.refresh()
             with self.training.number_format(), self._head_input(side) as domain:
-                self._outputs[side] = outputs_of(
-                    self.method, domain, side, batch_size=self.batch_size, together=True
-                )
+                self._outputs[side] = outputs_of(self.method, domain, side, batch_size=self.batch_size, together=True)
         return self._outputs[side]
 
     def of_rows(self, side: Side, rows: Tensor, *, whole: bool) -> Outputs:

@@ -15,7 +15,7 @@ from candapt.data.domains import ArraySamples, Side
 from candapt.methods.base import Part
 from candapt.training.batches import make_fabric, read_batches, share_of_part
 from candapt.training.loop import Training
-from tests.processes.group import in_processes
+from benchmarks.processes import in_processes
 from tests.toy import Toy, make_toy, quick_settings
 
 STEPS = 3

@@ -1,4 +1,4 @@
-"""A few processes that are connected by gloo, forked from the tests' own so that nothing is imported again."""
+"""A few processes that are connected by gloo, forked from this one so that nothing is imported again."""
 
 import io
 import multiprocessing
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+TIMEOUT = 1800  # seconds to wait for an answer
 
 
 def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -21,7 +23,7 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
     ]
     for process in started:
         process.start()
-    answers = [reader.recv() if reader.poll(120) else "it did not answer" for reader, _ in pipes]
+    answers = [reader.recv() if reader.poll(TIMEOUT) else "it did not answer" for reader, _ in pipes]
     for process in started:
         process.join(10)
         process.kill()
@@ -34,7 +36,7 @@ def _begin(rank: int, count: int, port: int, pipe: Any, work: Callable[..., Any]
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0}
     os.environ |= {name: str(value) for name, value in places.items()} if count > 1 else {}
     if count > 1:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "forked"}
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     try:
         content = io.BytesIO()
