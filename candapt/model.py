@@ -54,7 +54,7 @@ class Predictions:
 
     names: Sequence[str]
     probabilities: Tensor  # shape (n, classes)
-    features: Tensor  # shape (n, num_features)
+    features: Tensor  # shape (n, num_features); none after a training on a large target
     cluster_labels: Tensor  # class of the nearest cluster center, shape (n,)
     cluster_distances: Tensor  # cosine distance to that center, shape (n,)
     kept: Tensor  # whether the sample lies in the part of its cluster that training would use, shape (n,)

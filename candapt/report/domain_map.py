@@ -145,4 +145,7 @@ class Mapper(Callback):
         source = self.training.task.source  # without held-out samples, as the map's rows count
         rows, model = before.rows(Side.SOURCE), result.model
         features = features_of(model.method, source, Side.SOURCE, rows, model.batch_size)
-        map_after(before, features, result.predictions.features[before.rows(Side.TARGET)]).write(self.folder)
+        known, chosen = result.predictions.features, before.rows(Side.TARGET)
+        others = result.prepared.target
+        target = known[chosen] if len(known) else features_of(model.method, others, Side.TARGET, chosen, model.batch_size)
+        map_after(before, features, target).write(self.folder)

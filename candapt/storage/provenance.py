@@ -158,9 +158,9 @@ def require_same(folder: Path, before: Mapping[str, Any] | None, now: Mapping[st
     then, today = (each.get("machine", {}).get("processes", 1) for each in (before, now))
     if then != today:
         log.warning(
-            "The run was started with %d process%s and continues with %d: the same samples are drawn, but sums are added "
-            "in another order, so that the last digits may differ; with --sync-batchnorm false or --global-losses false "
-            "batch norms and losses see other shares of a batch, and results differ more.",
+            "The run was started with %d process%s and continues with %d: the same samples are drawn, but sums are "
+            "added in another order, so that the last digits may differ; with --sync-batchnorm false or "
+            "--global-losses false batch norms and losses see other shares of a batch, and results differ more.",
             *(then, "" if then == 1 else "es", today),
         )
     else:

@@ -136,6 +136,6 @@ def _others() -> dict[str, Any]:
 
     # Its successor `forward_sync_buffers` is too new to rely on.
     warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")
-    # Phases of a method use different layers. Buffers are batch norm statistics, which are exchanged where they are used.
+    # Phases of a method use different layers. Buffers are batch norm statistics, exchanged where they are used.
     strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
     return {"devices": here, "num_nodes": total // here, "strategy": strategy}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.processes import in_processes
 from candapt import processes
 from candapt.adaptation import adapt, build_method, initial_parts
 from candapt.clustering import CHUNK_SIZE, Clusters, spherical_kmeans
@@ -15,7 +16,6 @@ from candapt.data.domains import ArraySamples, Side
 from candapt.methods.base import Part
 from candapt.training.batches import make_fabric, read_batches, share_of_part
 from candapt.training.loop import Training
-from benchmarks.processes import in_processes
 from tests.toy import Toy, make_toy, quick_settings
 
 STEPS = 3
@@ -45,10 +45,9 @@ def steps(method: str, changes: dict[str, Any]) -> dict[str, Tensor]:
     clusters = Clusters(labels, torch.zeros(len(labels)), torch.zeros(5, 3), everything, steps=1)
     round = replace(training.describe_round(), index=1)  # after the warm-up
     draws = trained.draws(round, clusters)
-    together, step = settings.training.global_losses, 0
-    for batch in read_batches(fabric, task, draws, round.seed, together=together):
+    together = settings.training.global_losses
+    for step, batch in enumerate(read_batches(fabric, task, draws, round.seed, together=together)):
         training.one_batch([batch], draws, step, round.seed)
-        step += 1
     assert training.state.progress.skipped == 0
     return {**trained.state_dict(), **{n: torch.tensor(v) for n, v in training.state.progress.means().items()}}
 
