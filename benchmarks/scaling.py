@@ -28,7 +28,7 @@ from benchmarks.record import is_recorded, load, record
 from candapt import processes
 from candapt.adaptation import build_method, initial_parts
 from candapt.clustering import CHUNK_SIZE, Clusters, _Samples, class_centers, spherical_kmeans
-from candapt.data.domains import Domain, Task
+from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.data.stored import StoredRows, large_rows
 from candapt.presets import make_settings
@@ -214,7 +214,7 @@ def timed_steps(batch_size: int, repetitions: int = 20) -> tuple[float, float]:
     random = np.random.default_rng(0)
     labels = np.arange(3000) % 31
     x = random.normal(size=(3000, 2048)).astype(np.float32)
-    task = Task(labeled_arrays(x, labels, where="made"), Domain(x))
+    task = Task(labeled_arrays(x, labels, where="made"), Domain(ArraySamples(x)))
     settings = make_settings("mcc", changes={"training.batch_size": batch_size, "training.steps": repetitions})
     fabric = make_fabric(settings.training)
     method = build_method(initial_parts(task, settings), settings)

@@ -9,14 +9,11 @@ Workers must run one thing at a time, since random draws of layers come from one
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from candapt.errors import UserError
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 SECONDS = 20  # how long to wait for the scheduler
 
@@ -24,7 +21,7 @@ SECONDS = 20  # how long to wait for the scheduler
 class Cluster:
     """A connection to a scheduler."""
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: Any) -> None:
         self.client = client
 
     @property
@@ -32,25 +29,23 @@ class Cluster:
         """Workers that there are now, at least one."""
         return max(1, len(self.client.nthreads()))
 
-    def start(self, work: Callable[..., Any], *arguments: Any) -> "Future":
-        """Let some worker call a function, and another one if the worker ends meanwhile."""
-        future: Future = self.client.submit(_call, work, arguments, torch.get_num_threads(), pure=False)
-        return future
+    def start(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Let some worker call a function, and another one if the worker ends meanwhile; gives a future."""
+        return self.client.submit(_call, work, arguments, torch.get_num_threads(), pure=False)
 
-    def finished(self, running: dict["Future", Any]) -> Iterator[tuple[Any, Any]]:
+    def finished(self, running: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
         """Results in the order in which they are finished, each with what the mapping has for it.
 
         What is added to the mapping meanwhile is waited for too.
         """
-        from distributed import as_completed
-        from distributed.scheduler import KilledWorker
+        import distributed
 
-        waiting = as_completed(list(running))
+        waiting: Any = distributed.as_completed(list(running))  # type: ignore[no-untyped-call]
         known = set(running)
         for future in waiting:
             try:
                 yield running[future], future.result()
-            except KilledWorker:
+            except distributed.KilledWorker:
                 raise UserError(
                     "Several workers of the cluster ended one after the other at the same training, perhaps because "
                     "memory ran out: start workers with more of it, and repeat the command to continue."
@@ -63,12 +58,12 @@ class Cluster:
 def connected(address: str) -> Iterator[Cluster]:
     """The cluster whose scheduler is at an address, such as tcp://host:8786; a `UserError` if there is none."""
     try:
-        from distributed import Client
+        import distributed
     except ImportError:
         raise UserError("--cluster needs Dask: install it with: pip install 'candapt[cluster]'.") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
-        client = Client(address, timeout=SECONDS)
+        client: Any = distributed.Client(address, timeout=SECONDS)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         raise UserError(f"--cluster is {address!r}, where no Dask scheduler answers ({str(error)[:100]}).") from None
     with client:

@@ -147,5 +147,7 @@ class Mapper(Callback):
         features = features_of(model.method, source, Side.SOURCE, rows, model.batch_size)
         known, chosen = result.predictions.features, before.rows(Side.TARGET)
         others = result.prepared.target
-        target = known[chosen] if len(known) else features_of(model.method, others, Side.TARGET, chosen, model.batch_size)
+        target = (
+            known[chosen] if len(known) else features_of(model.method, others, Side.TARGET, chosen, model.batch_size)
+        )
         map_after(before, features, target).write(self.folder)
