@@ -667,6 +667,47 @@ def startup() -> str:
     return table(["command", "processor time"], rows, result)
 
 
+def scaling(part: str) -> str:
+    """Bars and costs of more processes, samples and classes."""
+    made = load("scaling")["parts"].get(part)
+    if made is None:
+        return "Not measured yet."
+    if part == "stream":
+        head = ["samples", "bare product", "k-means step", "ratio", "peak memory"]
+        rows = [
+            [f"{e['samples']:,}", f"{e['bare']:.1f} s", f"{e['step']:.1f} s", f"{e['ratio']:.2f}", _gib(e["peak_gib"])]
+            for e in made["sizes"]
+        ]
+    elif part == "clustering":
+        head = ["features", "shape", "classes", "two processes", "four processes"]
+        rows = [
+            [name, "×".join(f"{n:,}" for n in e["shape"]), str(e["classes"]), *map(_same, e["equal"].values())]
+            for name, e in made.items()
+            if name != "measured_with"
+        ]
+    elif part == "adapt":
+        head = ["source", "target", "rounds", "processor time", "peak memory"]
+        counts = [f"{made['source']:,}", f"{made['target']:,}", str(made["rounds"])]
+        rows = [[*counts, f"{made['seconds']:.0f} s", _gib(made["peak_gib"])]]
+    elif part == "office":
+        head = ["processes", "seed 0", "seed 1", "seed 2"]
+        rows = [[count, *(f"{100 * value:.1f}%" for value in each)] for count, each in made["accuracy"].items()]
+    else:
+        head = ["processes", "batch", "step", "exchange of gradients"]
+        each = made["steps"]
+        times = [(e["processes"], e["batch"], e["seconds"], e["exchange"]) for e in each]
+        rows = [[str(n), str(batch), f"{1e3 * own:.1f} ms", f"{1e3 * sent:.2f} ms"] for n, batch, own, sent in times]
+    return table(head, rows, made["measured_with"])
+
+
+def _gib(size: float) -> str:
+    return f"{size:.2f} GiB"
+
+
+def _same(equal: bool) -> str:
+    return "same labels" if equal else "other labels"
+
+
 def methods() -> str:
     """What `--method` can be."""
     rows = [
@@ -734,6 +775,7 @@ TABLES: dict[str, Callable[..., str]] = {
         peers,
         profile,
         methods,
+        scaling,
         startup,
         throughput,
         suite,

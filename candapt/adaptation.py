@@ -10,6 +10,7 @@ import torch
 from candapt.data.domains import Side, Task
 from candapt.data.joining import separate_domains, with_samples
 from candapt.errors import UserError
+from candapt.evaluation.reference import MANY
 from candapt.evaluation.scores import Choice, check_selection, import_libraries
 from candapt.methods import METHODS
 from candapt.methods.base import Method
@@ -103,6 +104,9 @@ def adapt(
     choice = training.return_to_best()
     model = model_of(training, task, parts, images)
     predictions = model.predictions_from(training.outputs.of(Side.TARGET), prepared.target.names)
+    if prepared.target.size > MANY:  # features of many samples take more memory than everything else
+        predictions = replace(predictions, features=predictions.features[:0].clone())
+    training.outputs.forget()
     seconds = time.perf_counter() - started + (checkpoints.seconds_before if checkpoints is not None else 0.0)
     return Result(model, predictions, training.state, seconds, choice, settings, task, prepared)
 

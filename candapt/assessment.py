@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from candapt.adaptation import Result, adapt, initial_parts
-from candapt.data.domains import Side, part_of
+from candapt.data.domains import Domain, Side, part_of
 from candapt.evaluation.alarm import Facts, Finding, Outcome, gather_facts, notes_from, warnings_from
 from candapt.evaluation.confidence import (
     STORED,
@@ -22,7 +22,7 @@ from candapt.evaluation.confidence import (
 from candapt.evaluation.estimate import Estimate, estimate_accuracy
 from candapt.evaluation.metrics import accuracy, where_known
 from candapt.evaluation.proportions import Proportions
-from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
+from candapt.evaluation.reference import BANK, MANY, NEIGHBORS, Indexed, Reference, View, some_rows
 from candapt.evaluation.sources import Contribution, contributions
 from candapt.evaluation.unknown import LIKELY, SAMPLES, alike, find_unknown
 from candapt.methods import METHODS
@@ -202,7 +202,8 @@ def train_baseline(result: Result, callbacks: Sequence[Callback] = ()) -> Baseli
 def as_baseline(result: Result) -> Baseline:
     """A source-only run as what others of the same task and settings are compared with."""
     untouched = untouched_features(result) or seen_by(result.model.method, result, "scratch")
-    return Baseline(result.predictions, result.record, untouched)
+    features = result.predictions.features[:0]  # nobody compares them
+    return Baseline(replace(result.predictions, features=features.clone()), result.record, untouched)
 
 
 def untouched_features(result: Result) -> Untouched | None:
@@ -221,9 +222,27 @@ def seen_by(method: Method, result: Result, kind: Kind) -> Untouched:
     rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
     chosen = part_of(task.source, rows)
     source = outputs_of(method, chosen, Side.SOURCE, batch_size=batch_size).features
-    target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
-    reference = Reference.of(source, chosen.labels, target, task.num_classes, origins=chosen.origins)
-    return Untouched(kind, reference, reference.view(target, torch.arange(task.target.size)))
+    target: Indexed = _Seen(method, task.target, batch_size)
+    if task.target.size <= MANY:
+        target = outputs_of(method, task.target, Side.TARGET, batch_size=batch_size).features
+    reference = Reference.of_target(source, chosen.labels, target, task.num_classes, origins=chosen.origins)
+    return Untouched(kind, reference, reference.view_of_rows(target))
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """A method's features of a target too large to hold them all, computed when some rows are asked for."""
+
+    method: Method
+    domain: Domain
+    batch_size: int
+
+    def __len__(self) -> int:
+        return self.domain.size
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        part = part_of(self.domain, rows)
+        return outputs_of(self.method, part, Side.TARGET, batch_size=self.batch_size).features
 
 
 def compare(

@@ -13,6 +13,7 @@ ANCHOR_WEIGHT = 10.0  # samples that one with a known label counts as in the cen
 CHUNK_SIZE = 1024  # samples processed together: 8 MB of float32 features of size 2048, which stay in the cache
 MANY_CENTERS = 64  # from here on it pays to remember by how much the nearest center of a sample leads
 CERTAIN_LEAD = 1e-4  # a lead above this, as a difference of cosines, is no matter of rounding
+MANY = 2**16  # samples whose distances are computed at a time
 SHORTEST = 1e-12  # length below which a sample has no direction, as in `normalize`
 
 Reduce = Callable[[Tensor], Tensor]  # the sum of a tensor over all processes, the same in each of them
@@ -149,7 +150,7 @@ def spherical_kmeans(
     while steps < max_steps:
         previous, steps = centers, steps + 1
         sums = samples.sums(previous, anchors, unit)
-        sums = sums if reduce is None else reduce(sums)
+        sums = (sums if reduce is None else reduce(sums)).to(initial.dtype)
         # A sum of zeros is an empty cluster, or one that holds nothing but features without a direction.
         centers = torch.where(sums.any(dim=1, keepdim=True), sums, initial)
         if not center_shift(previous, centers) > tolerance:  # also ends at NaN, which is reported below
@@ -196,6 +197,8 @@ def cosine_distances(a: Tensor, b: Tensor) -> Tensor:
     tensor([[0.0000, 0.5000, 1.0000]])
     """
     precision = _precision(a, b)
+    if len(a) > MANY:  # a normalized copy of all would take as much memory as they do
+        return torch.cat([cosine_distances(part, b) for part in torch.split(a, MANY)])
     return _to_distance(normalize(a.to(precision)) @ normalize(b.to(precision)).T)
 
 
@@ -263,8 +266,11 @@ class _Samples:
             self.leads.directions = directions
 
     def sums(self, centers: Tensor, anchors: Tensor | None, unit: bool) -> Tensor:
-        """Sums of the samples nearest to each of the centers, shape (M, d)."""
-        sums = torch.zeros_like(centers)
+        """Sums of the samples nearest to each of the centers, shape (M, d).
+
+        In double precision, rounded once at the end, they are the same however chunks are shared out among processes.
+        """
+        sums = torch.zeros_like(centers, dtype=None if centers.device.type == "mps" else torch.float64)
         for rows, chunk, inverse_lengths, labels, _ in self.assigned(centers):
             weights = inverse_lengths if unit else torch.ones_like(inverse_lengths)
             if anchors is not None:

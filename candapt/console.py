@@ -48,9 +48,10 @@ class _Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-def show_log() -> None:
-    """Send the log to standard error, once."""
-    log.setLevel(logging.INFO)
+def show_log(*, quiet: bool = False) -> None:
+    """Send the log to standard error, once; a quiet process shows nothing but errors, and no bars."""
+    log.setLevel(logging.ERROR if quiet else logging.INFO)
+    console.quiet = quiet or console.quiet
     if not log.handlers:
         plain = logging.StreamHandler(sys.stderr)
         rich = RichHandler(console=console, show_level=False, show_path=False, markup=False)

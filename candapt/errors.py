@@ -58,10 +58,30 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "is kil
 """How torch reports it; the last one is of processes that read batches."""
 
 
+LOST_CODE = 3  # exit code of a process whose connection to the others of its command broke
+_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "socket timeout",
+    "[gloo",
+    "nccl error",
+)
+"""How torch reports that another process is gone."""
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether another process of the same command has ended."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(each in text for each in _LOST)
+
+
 def describe_machine_error(error: BaseException) -> str | None:
     """What happened and what to do first, if the machine is the cause (memory, disk, files); else None."""
     if isinstance(error, MemoryError) or any(text in str(error).lower() for text in _OUT_OF_MEMORY):
         return "memory ran out: lower --training.batch_size or --training.evaluation_batch, or end other programs"
+    if is_lost_connection(error):
+        return "another process of this command has ended, and this one with it"
     if not isinstance(error, OSError):
         return None
     reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())

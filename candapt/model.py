@@ -26,7 +26,7 @@ from candapt.settings import ImageSettings, NetworkSettings
 from candapt.storage import files
 from candapt.storage.files import tensors_below
 from candapt.storage.safe_reading import contained, fitted, from_plain, read_json, shortened
-from candapt.training.outputs import outputs_of, read_in_order
+from candapt.training.outputs import batches_of, outputs_of, read_in_order
 
 CONFIDENCE = "confidence.safetensors"  # what tells the confidence of new samples, in half precision
 FORMAT = 1  # version of the files; it increases when they must be read differently
@@ -54,7 +54,7 @@ class Predictions:
 
     names: Sequence[str]
     probabilities: Tensor  # shape (n, classes)
-    features: Tensor  # shape (n, num_features)
+    features: Tensor  # shape (n, num_features); none after a training on a large target
     cluster_labels: Tensor  # class of the nearest cluster center, shape (n,)
     cluster_distances: Tensor  # cosine distance to that center, shape (n,)
     kept: Tensor  # whether the sample lies in the part of its cluster that training would use, shape (n,)
@@ -128,33 +128,38 @@ class Model:
     names_unknown: bool = False  # whether the class of an unknown object is called `unknown`
 
     @torch.no_grad()
-    def predict(self, domain: Domain, side: Side = Side.TARGET) -> Predictions:
-        """Predictions for every sample; by default with the target's batch norm."""
+    def predict(self, domain: Domain, side: Side = Side.TARGET, *, together: bool = False) -> Predictions:
+        """Predictions for every sample; by default with the target's batch norm.
+
+        If several processes ask for them `together`, each computes some.
+        """
         if tuple(domain.samples.shape) != tuple(self.shape):
             raise UserError(
                 f"The model takes samples of shape {tuple(self.shape)}, but these have {tuple(domain.samples.shape)}: "
                 "give what it was trained on."
             )
         prepared = after_layers(self.parts.frozen, domain)
-        outputs = outputs_of(self.method, prepared, side, batch_size=self.batch_size)
+        outputs = outputs_of(self.method, prepared, side, batch_size=self.batch_size, together=together)
         predictions = self.predictions_from(outputs, domain.names)
-        calibrated, unknown = self.evidence_for(predictions.probabilities, prepared)
+        calibrated, unknown = self.evidence_for(predictions.probabilities, prepared, together=together)
         return replace(predictions, calibrated=calibrated, unknown=unknown)
 
-    def evidence_for(self, probabilities: Tensor, prepared: Domain) -> tuple[Tensor | None, Tensor | None]:
+    def evidence_for(
+        self, probabilities: Tensor, prepared: Domain, *, together: bool = False
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Calibrated confidence and probability of being unknown, for samples after the frozen layers, where known."""
         if self.calibrator is None:
             return None, None
         if not self.calibrator.needs_features:
             return self.calibrator.of(probabilities), None
-        confidences, unknowns, done = list[Tensor](), list[Tensor](), 0
-        for features in read_in_order(self.method, prepared, self.batch_size):
-            rows = slice(done, done + len(features))
+        confidences, unknowns = list[Tensor](), list[Tensor]()
+        batches = batches_of(prepared, self.batch_size, together=together)
+        for rows, features in zip(batches.own, read_in_order(self.method, prepared, batches), strict=True):
             confidences.append(self.calibrator.of(probabilities[rows], features.cpu()))
             unknown = self.calibrator.unknown_of(features.cpu())
             unknowns += [] if unknown is None else [unknown]
-            done = rows.stop
-        return torch.cat(confidences), torch.cat(unknowns) if unknowns else None
+        finds_unknown = self.calibrator.bank_unknown is not None
+        return batches.join(confidences), batches.join(unknowns) if finds_unknown else None
 
     def predictions_from(self, outputs: Outputs, names: Sequence[str]) -> Predictions:
         """Predictions for samples whose outputs are known."""

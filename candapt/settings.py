@@ -189,6 +189,16 @@ class TrainingSettings:
     """What to do when a loss or a gradient is NaN or infinite: stop, or skip that step."""
     evaluation_batch: int = setting(256, low=2)
     """Batch size of evaluation passes."""
+    accumulate: int = setting(1, low=1, high=100_000)
+    """Batches whose gradients are averaged before each step of the optimizer."""
+    compile: bool = setting(False, alias="compile")
+    """Compile the trained layers of a backbone by torch.compile, which pays where a training takes long."""
+    sync_batchnorm: bool = setting(True, alias="sync-batchnorm")
+    """With several processes, normalize with the batch of all of them; false: each with its own share, and running
+    statistics are averaged before they are used or saved."""
+    global_losses: bool = setting(True, alias="global-losses")
+    """With several processes, compute losses over the batch of all of them, as one process would; false: each over its
+    own share, which has whole classes, with less to exchange and other results."""
     workers: int = setting(0, low=0, high=1024)
     """Processes that read training batches ahead; 0 reads between the steps."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"

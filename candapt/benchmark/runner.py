@@ -21,6 +21,7 @@ from candapt.benchmark.examiner import CellCheckpoints, Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.results import Stored, is_complete, provenance_of_cell, summarize, timing
 from candapt.benchmark.tables import TABLES, benchmark_page
+from candapt.cluster import connected
 from candapt.console import SeriesBar, console, counting, show_log
 from candapt.errors import UserError
 from candapt.methods import METHODS
@@ -49,8 +50,11 @@ Outcomes = Generator[tuple[Cell, Stored | UserError], None, None]
 """Cells as they finish, each with its result or the reason why there is none."""
 
 
-def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
-    """Run what the folder lacks, in `jobs` processes, write its tables and return the content of `results.json`."""
+def run(plan: Plan, out: Path, *, jobs: int = 1, cluster: str | None = None) -> dict[str, Any]:
+    """Run what the folder lacks, in `jobs` processes, write its tables and return the content of `results.json`.
+
+    With the address of a cluster its workers run the cells; they must find data, cache and folder at the same places.
+    """
     if jobs < 1:
         raise UserError(f"--jobs is {jobs}, but must be at least 1.")
     BenchmarkFolder.check(out, resume=out.exists())
@@ -68,7 +72,7 @@ def run(plan: Plan, out: Path, *, jobs: int = 1) -> dict[str, Any]:
         for cell in stored:  # a kill may have come before this
             shutil.rmtree(cell.saved(out), ignore_errors=True)
         if missing:
-            run_missing(plan, missing, out, jobs)
+            run_missing(plan, missing, out.absolute() if cluster else out, jobs, cluster)
             stored = read_cells(plan, out)
         return write_results(plan, [stored[cell] for cell in plan.cells], out)
 
@@ -139,7 +143,7 @@ def _setting_groups() -> dict[str, Any]:
     return {"network": NetworkSettings, "training": TrainingSettings, **{m: METHODS[m].Settings for m in METHODS}}
 
 
-def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> None:
+def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int, cluster: str | None = None) -> None:
     """Run cells one by one or in parallel; one that fails does not stop the others."""
     for cell in {cell.task: cell for cell in missing}.values():
         check_task(plan.problem(cell).task)  # so that errors in the data show before anything is trained
@@ -147,7 +151,8 @@ def run_missing(plan: Plan, missing: Sequence[Cell], out: Path, jobs: int) -> No
     failed: list[tuple[Cell, UserError]] = []
     with SuiteBar("cells", len(plan.cells), len(plan.cells) - len(missing)) as bar:
         in_turn = ((cell, _run_and_store(plan, cell, out, bar.advance)) for cell in missing)
-        with closing(in_turn if jobs == 1 else _in_parallel(plan, missing, out, jobs)) as outcomes:
+        side_by_side = _on_cluster(plan, missing, out, cluster) if cluster else _in_parallel(plan, missing, out, jobs)
+        with closing(in_turn if jobs == 1 and not cluster else side_by_side) as outcomes:
             for cell, outcome in outcomes:
                 bar.finish(cell, outcome)
                 if isinstance(outcome, UserError):
@@ -207,6 +212,13 @@ def _in_parallel(plan: Plan, cells: Sequence[Cell], out: Path, jobs: int) -> Out
                     "command to run the cells that are missing."
                 ) from None
             raise
+
+
+def _on_cluster(plan: Plan, cells: Sequence[Cell], out: Path, address: str) -> Outcomes:
+    """Cells as workers of a cluster finish them; those of a worker that ends are run by another."""
+    with connected(address) as cluster:
+        running = {cluster.start(_run_and_store, plan, cell, out): cell for cell in cells}
+        yield from cluster.finished(running)
 
 
 def _begin(threads: int) -> None:

@@ -3,16 +3,19 @@
 import logging
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from candapt import processes
 from candapt.adaptation import Result
 from candapt.adaptation import adapt as train
 from candapt.assessment import BASELINE, Baseline, Evidence, assess, judge_sources, train_baseline, with_confidence
 from candapt.commands.decisions import as_recorded
+from candapt.commands.launch import PROCESSES, ProcessOptions, launch
 from candapt.commands.parser import Given, Parser, read_config, switch
 from candapt.commands.report import report
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
@@ -39,9 +42,11 @@ from candapt.training.state import Record
 
 log = logging.getLogger(__name__)
 
+AUTO = "auto"  # in place of a method: try some
+
 
 @dataclass(frozen=True)
-class AdaptOptions(TrainingOptions):
+class AdaptOptions(TrainingOptions, ProcessOptions):
     """Options of `candapt adapt`."""
 
     out: Path | None = None
@@ -62,6 +67,9 @@ def main(arguments: Sequence[str]) -> None:
 
 def execute(parser: Parser, given: Given) -> Path:
     """Run the command with what was given; the run folder."""
+    starting = ProcessOptions(**{name: given.values[name] for name in PROCESSES if name in given.values})
+    if starting.several and not given.wants_help:
+        return _execute_in_processes(parser, given, starting)
     if not given.wants_help and is_auto(given):
         from candapt.commands import auto  # it uses this module
 
@@ -72,13 +80,30 @@ def execute(parser: Parser, given: Given) -> Path:
     return options.out or Path()
 
 
+def _execute_in_processes(parser: Parser, given: Given, starting: ProcessOptions) -> Path:
+    """Run the command in processes that are started here."""
+    method = AUTO
+    if not is_auto(given):
+        method = options_of(parser, given).settings.method  # bad settings are told before anything is started
+    out: Path = given.values.get("out") or new_run_path(method)
+    values = {name: value for name, value in given.values.items() if name not in PROCESSES}
+    launch("adapt", parser.arguments({**values, "out": out}), starting, _advice(out, starting))
+    return out
+
+
+def _advice(out: Path, starting: ProcessOptions | None = None) -> str:
+    """How to continue a run that was stopped."""
+    flags = [] if starting is None else starting.flags
+    return f"continue with: {shlex.join(['candapt', 'adapt', '--out', str(out), '--resume', *flags])}"
+
+
 def is_auto(given: Given) -> bool:
     """Whether several methods shall be tried, or a run that tries them is to be resumed."""
     out, config = given.values.get("out"), given.values.get("config")
     if given.values.get("resume") and out is not None and "method" not in given.values:
         return bool((out / "auto.yaml").is_file())
     named = given.values.get("method") or (read_config(config).get("method") if config else None)
-    return bool(named == "auto")
+    return bool(named == AUTO)
 
 
 def parse(arguments: Sequence[str]) -> AdaptOptions:
@@ -123,30 +148,42 @@ def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | Non
     A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
     """
     out = options.out or Path()
-    RunFolder.check(out, resume=options.resume)
+    make_fabric(options.settings.training)  # a device or a number format may be missing; it connects processes
+    options = _restarted(options)
+    processes.by_first(lambda: RunFolder.check(out, resume=options.resume))
     options = _as_begun(options) if options.resume else options
     if options.resume and _is_complete(options, RunFolder(out)):
         return None
-    make_fabric(options.settings.training)  # a device or a number format may be missing
-    with Interruption() as interruption:
+    with Interruption() as interruption, ExitStack() as opened:
         with recorded_log() as records:
             inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit
         options = replace(options, settings=inputs.settings, images=inputs.choice)
         fabric = make_fabric(options.settings.training)
         provenance = inputs.provenance(options.describe())
-        advice = f"continue with: candapt adapt --out {shlex.quote(str(out))} --resume"
-        opened = RunFolder.open(out, resume=options.resume)
-        with opened as folder, advice_on_failure(advice), log_to(out / "log.txt", records):
+        opened.enter_context(advice_on_failure(_advice(out)))
+
+        def begin() -> dict[str, Any]:
+            """Claim the folder and write what the run is started with; of several processes the first does."""
+            folder = opened.enter_context(RunFolder.open(out, resume=options.resume))
+            opened.enter_context(log_to(out / "log.txt", records))
             before = folder.read_provenance()
             require_same(out, before, provenance, force=options.force)
-            provenance["reasons"] |= (before or {}).get("reasons", {})  # a resumed run does not decide again
-            folder.write_provenance(provenance)
+            reasons: dict[str, Any] = provenance["reasons"] | (before or {}).get("reasons", {})
+            folder.write_provenance(provenance | {"reasons": reasons})
             folder.write_config(options.describe())
-            minutes = options.checkpoint_minutes
-            checkpoints = Checkpoints(out / "checkpoints", minutes=minutes, interruption=interruption)
-            log.info("Run folder: %s", out)
-            inputs = replace(inputs, reasons=provenance["reasons"])
-            return _train(options, inputs, folder, baseline, fabric=fabric, checkpoints=checkpoints)
+            return reasons  # a resumed run does not decide again
+
+        inputs = replace(inputs, reasons=processes.by_first(begin))
+        minutes = options.checkpoint_minutes
+        checkpoints = Checkpoints(out / "checkpoints", minutes=minutes, interruption=interruption)
+        log.info("Run folder: %s", out)
+        return _train(options, inputs, RunFolder(out), baseline, fabric=fabric, checkpoints=checkpoints)
+
+
+def _restarted(options: AdaptOptions) -> AdaptOptions:
+    """The options, to resume what there is if `torchrun` has started the processes again after one had ended."""
+    begun = (options.out or Path()) / "config.yaml"
+    return replace(options, resume=True) if processes.restarts() and begun.is_file() else options
 
 
 def _as_begun(options: AdaptOptions) -> AdaptOptions:
@@ -171,18 +208,22 @@ def _train(options: AdaptOptions, inputs: Inputs, folder: RunFolder, baseline: B
     """Train, and write everything that the run folder holds."""
     settings, task, truth = options.settings, inputs.task, inputs.truth
     inventory = describe_data(task, inputs.sources, inputs.target_check)
-    write_left_out(folder.path, inputs.left_out)
-    if task.known is not None:
+    writes = processes.is_first()
+    if writes:
+        write_left_out(folder.path, inputs.left_out)
+    if writes and task.known is not None:
         write_known_labels(folder.path, task.known, task.target, task.source.classes)
     for sentence in (*sentences(task, inventory), *_describe_network(options, inputs)):
         log.info("%s", sentence)
-    mapper = _mapper(folder.path, options)
-    with _Recorder(settings, folder, truth) as recorder:
+    mapper = _mapper(folder.path, options) if writes else []
+    with _Recorder(settings, folder if writes else None, truth) as recorder:
         how |= {"images": inputs.images, "parts": inputs.parts, "cache": inputs.cache}
         result = train(task, settings, callbacks=[recorder, *mapper], **how)
     if baseline is None and options.baseline:
         with TrainingBar(BASELINE, settings.rounds) as bar:
             baseline = train_baseline(result, [bar])
+    if not writes:
+        return result
     evidence = assess(result, baseline)
     judged = judge_sources(result, baseline, [source.title for source in inputs.sources])
     result = with_confidence(result, evidence)
@@ -228,7 +269,7 @@ def _describe_network(options: AdaptOptions, inputs: Inputs) -> list[str]:
 class _Recorder(TrainingBar):
     """Writes each round to the run folder and shows it; figures from true labels, marked oracle, go nowhere else."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, truth: Tensor | None) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder | None, truth: Tensor | None) -> None:
         super().__init__(settings.method, settings.rounds)
         self.settings, self.folder, self.truth = settings, folder, truth
 
@@ -244,7 +285,8 @@ class _Recorder(TrainingBar):
             limit = getattr(self.settings.method_settings, "max_distance", None)
             advice = f"; raise --{self.settings.method}.max_distance, which is {limit:g}" if limit is not None else ""
             log.warning("No class was confident enough in this round: it trained on the source alone%s.", advice)
-        self.folder.append_metrics(shown)
+        if self.folder is not None:  # the first of several processes has one
+            self.folder.append_metrics(shown)
         super().on_round(training, shown)
 
 

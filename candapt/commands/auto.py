@@ -8,25 +8,28 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from candapt import processes
 from candapt.assessment import BASELINE, Baseline, as_baseline
 from candapt.commands import adapt
-from candapt.commands.adapt import AdaptOptions
+from candapt.commands.adapt import AUTO, AdaptOptions
 from candapt.commands.parser import Given, read_config
 from candapt.commands.report import report
 from candapt.commands.training import NOT_IN_FILES, parse_training, training_parser
 from candapt.errors import UserError
 from candapt.methods import METHODS
+from candapt.settings import TrainingSettings
 from candapt.storage.files import plain, write_atomically, write_json
 from candapt.storage.folders import names_in
 from candapt.storage.runs import CANDIDATES, RunFolder, new_run_path, write_config
 from candapt.storage.safe_reading import read_json
+from candapt.training.batches import make_fabric
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"  # what the user gives as the method
 TRIED = (BASELINE, "mcc", "dan", "can")  # the last of equals is kept
 CONFIG = "auto.yaml"  # what the user gave, to resume with
 
@@ -35,17 +38,23 @@ def main(given: Given) -> Path:
     """Train and compare; the values are those that the user gave, `--out` and `--resume` among them. The run folder."""
     values = dict(given.values)
     out = values.get("out") or new_run_path(AUTO)
-    resume = bool(values.get("resume"))
-    RunFolder.check(out, resume=resume)
+    resume = bool(values.get("resume")) or bool(processes.restarts() and (out / CONFIG).is_file())
+    if processes.started() > 1:
+        make_fabric(TrainingSettings())  # connects them
+    processes.by_first(lambda: RunFolder.check(out, resume=resume))
     if resume and RunFolder(out).complete:
         log.info("The run in %s is complete: %s", out, out / "predictions.csv")
         return out
     config = read_config(out / CONFIG if resume and (out / CONFIG).is_file() else values.get("config"))
     options = [options_of(method, values, config) for method in TRIED]
-    out.mkdir(parents=True, exist_ok=True)
-    write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
+
+    def begin() -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
+
+    processes.by_first(begin)
     train_all(options, out)
-    keep_best(out, with_report=options[-1].report)
+    processes.by_first(lambda: keep_best(out, with_report=options[-1].report))
     return out
 
 
@@ -79,10 +88,14 @@ def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
     for number, each in enumerate(options, 1):
         folder = out / CANDIDATES / each.settings.method
         log.info("Method %d of %d: %s", number, len(options), each.settings.method)
-        started = folder.is_dir() and bool(names_in(folder))
+        started = processes.by_first(partial(_is_begun, folder))
         result = adapt.run(replace(each, out=folder, resume=started), baseline)
         if each.settings.method == BASELINE and result is not None:
             baseline = as_baseline(result)
+
+
+def _is_begun(folder: Path) -> bool:
+    return folder.is_dir() and bool(names_in(folder))
 
 
 def keep_best(out: Path, *, with_report: bool) -> None:

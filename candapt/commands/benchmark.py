@@ -48,6 +48,9 @@ class BenchmarkOptions:
     """Has no effect: stored results are never computed again."""
     jobs: int = 1
     """Trainings at the same time, each in its own process."""
+    cluster: str | None = None
+    """Address of the scheduler of a Dask cluster, such as tcp://host:8786, whose workers train in place of this
+    machine; data, cache and --out must be at the same places for all."""
     strict: bool = switch()
     """Stop at files that do not decode and classes without an image, rather than leave them out."""
     cache: Path | None = None
@@ -57,7 +60,7 @@ class BenchmarkOptions:
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
     options, plan = read_arguments(arguments)
-    run(plan, options.out or Path(), jobs=options.jobs)
+    run(plan, options.out or Path(), jobs=options.jobs, cluster=options.cluster)
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[BenchmarkOptions, Plan]:
@@ -135,9 +138,9 @@ def listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def run(plan: Plan, out: Path, *, jobs: int = 1) -> None:
+def run(plan: Plan, out: Path, *, jobs: int = 1, cluster: str | None = None) -> None:
     """Run what the folder lacks, and show the tables."""
     with Interruption(), advice_on_failure("repeat the command to run the cells that are missing"):
-        results = run_plan(plan, out, jobs=jobs)
+        results = run_plan(plan, out, jobs=jobs, cluster=cluster)
     output.print(fitted(to_terminal(results), to_terminal(results, turned=True)))
     output.print(f"Tables: {out / 'results.md'} and results.tex; page: {out / 'report.html'}")

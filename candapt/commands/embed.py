@@ -2,20 +2,25 @@
 
 import logging
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from candapt import processes
+from candapt.commands.launch import ProcessOptions, launched
 from candapt.commands.parser import Parser, flags_of, positional, print_help, required, switch
 from candapt.console import counting
 from candapt.data.domains import LabeledDomain
+from candapt.data.features import write_features
 from candapt.data.inputs import Reading, is_feature_file, read_domain, read_labeled_domain
 from candapt.errors import UserError
-from candapt.network.activations import compute_features
+from candapt.network.activations import feature_chunks
 from candapt.network.backbones import SMALL_CNN, build_backbone, default_backbone
 from candapt.network.build import PHOTOGRAPH, decide, expected_images
 from candapt.network.modules import Mirrored
@@ -30,7 +35,7 @@ HEAD_SETTINGS = {"finetune", "frozen_stem", "views", "head", "bottleneck", "head
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(ProcessOptions):
     """Options of `candapt embed`."""
 
     input: Path = positional()
@@ -47,7 +52,9 @@ class EmbedOptions:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    run(parse(arguments))
+    options = parse(arguments)
+    if not launched("embed", arguments, options):
+        run(options)
 
 
 def parse(arguments: Sequence[str]) -> EmbedOptions:
@@ -72,7 +79,8 @@ def parse(arguments: Sequence[str]) -> EmbedOptions:
 def run(options: EmbedOptions) -> None:
     """Write the features of every image, by a frozen backbone, to an `.npz` file."""
     images, out, network = options.input, options.out, options.network
-    require_new(out)
+    fabric = make_fabric(TrainingSettings())
+    processes.by_first(lambda: require_new(out))
     if is_feature_file(images):
         raise UserError(f"{str(images)!r} holds arrays already: give a folder of images to `candapt embed`.")
     if not is_feature_file(out) or not out.absolute().parent.is_dir():
@@ -83,15 +91,20 @@ def run(options: EmbedOptions) -> None:
     with counting("checking images") as count:
         reading = Reading(expected_images(network, options.images), os.cpu_count() or 1, options.strict, count)
         domain, _ = (read_labeled_domain if options.labeled else read_domain)(images, reading)
-    with counting("features") as count:
-        features = compute_features(backbone.to(make_fabric(TrainingSettings()).device), domain, count)
-    arrays: dict[str, Any] = {"x": features.numpy(), "names": np.array(domain.names)}
+    arrays: dict[str, Any] = {"names": np.array(domain.names)}
     if isinstance(domain, LabeledDomain):
         arrays |= {"y": domain.labels.numpy(), "classes": np.array(domain.classes)}
-    with writing(out), write_atomically(out) as part, part.open("wb") as file:
-        np.savez(file, **arrays)
+    with counting("features") as count:
+        chunks = feature_chunks(backbone.to(fabric.device), domain, count)
+        first = next(chunks)
+        if not processes.is_first():
+            deque(chunks, maxlen=0)
+            return
+        shape = (domain.size, first.shape[1])
+        with writing(out), write_atomically(out) as part, part.open("wb") as file:
+            write_features(file, chain([first], chunks), shape, **arrays)
     size, mirrored = domain.samples.shape[-1], " with mirror images" if network.mirror else ""
-    made = f"{features.shape[1]} features of {len(features)} images, {size}×{size}{mirrored}"
+    made = f"{shape[1]} features of {shape[0]} images, {size}×{size}{mirrored}"
     log.info("%s, by %s: %s", made, decide(network, PHOTOGRAPH).backbone, out)
 
 

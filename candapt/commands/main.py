@@ -1,5 +1,6 @@
 """The entry point: finds the command, runs it, and turns what went wrong into one sentence and an exit code."""
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from candapt.commands import COMMANDS
-from candapt.errors import UserError, describe_machine_error, known_name
+from candapt.errors import LOST_CODE, UserError, describe_machine_error, is_lost_connection, known_name
 
 MAX_SENTENCE = 2000  # longest error message; it may name files, and names may be long
 
@@ -36,15 +37,17 @@ def _run(name: str, arguments: list[str]) -> int:
     from candapt.console import show_log
     from candapt.storage.interruption import Interrupted
 
-    show_log()
+    show_log(quiet=os.environ.get("RANK", "0") != "0")
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # Pillow's, lower than our own
     try:
         import_module(f"candapt.commands.{name}").main(arguments)
     except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a vanished file: what was written stays
         if (reason := describe_machine_error(error)) is None:
             raise
-        _print_error(f"{reason}; {_advice(error) or 'then start again'}.")
-        return 2
+        is_lost = is_lost_connection(error)
+        if not is_lost or not os.environ.get("CANDAPT_STARTED"):  # who started the others tells what happened to them
+            _print_error(f"{reason}; {_advice(error) or 'then start again'}.", by_all=is_lost)
+        return LOST_CODE if is_lost else 2
     except KeyboardInterrupt as error:
         _print_error("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
         return error.exit_code if isinstance(error, Interrupted) else 130
@@ -74,8 +77,13 @@ def _print(text: str) -> None:
         sys.stdout = None
 
 
-def _print_error(sentence: str) -> None:
-    """Print to standard error; names in the sentence cannot control the terminal."""
+def _print_error(sentence: str, *, by_all: bool = False) -> None:
+    """Print to standard error; names in the sentence cannot control the terminal.
+
+    What all processes of a command meet, one on each machine tells.
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0" and not by_all:
+        return
     from candapt.storage.safe_reading import printable, shortened
 
     text = f"candapt: {printable(shortened(sentence, MAX_SENTENCE))}"

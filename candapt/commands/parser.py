@@ -152,6 +152,13 @@ class Parser:
             values[flag.name] = convert(plain, flag.hint, keyword)
         return Given(values)
 
+    def arguments(self, values: Mapping[str, Any]) -> list[str]:
+        """Arguments that give these values, by flag name, for another process."""
+        words = [str(values[flag.name]) for flag in self.positionals if values.get(flag.name) is not None]
+        flags = [(name, value) for name, value in values.items() if not self.flags[name].is_positional]
+        each = [(name, item) for name, value in flags for item in (value if isinstance(value, tuple) else (value,))]
+        return [*words, *(f"--{name}={show(item)}" for name, item in each)]
+
     def _value(self, argument: str, rest: list[str], values: Mapping[str, Any]) -> tuple[Flag, str]:
         """The flag of an argument and the text of its value, which is taken from the rest where it follows."""
         name, equals, text = argument.removeprefix("--").partition("=")

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from candapt import processes
+from candapt.commands.launch import ProcessOptions, launched
 from candapt.commands.parser import parse_options, positional, required, switch
 from candapt.console import counting
 from candapt.data import visda
 from candapt.data.inputs import Reading, describe_inputs, read_domain
 from candapt.model import Model, load
-from candapt.settings import ImageSettings
+from candapt.settings import ImageSettings, TrainingSettings
 from candapt.storage.files import require_new, writing
+from candapt.training.batches import make_fabric
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PredictOptions:
+class PredictOptions(ProcessOptions):
     """Options of `candapt predict`."""
 
     run: Path = positional()
@@ -37,18 +40,24 @@ class PredictOptions:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    run(parse_options(PredictOptions, "predict", arguments, {"input": describe_inputs(labeled=False)}))
+    options = parse_options(PredictOptions, "predict", arguments, {"input": describe_inputs(labeled=False)})
+    if not launched("predict", arguments, options):
+        run(options)
 
 
 def run(options: PredictOptions) -> None:
     """Predict everything in a folder, a list or a feature file; a submission to VisDA leaves nothing out."""
     out, is_submission = options.out, options.format == "visda"
-    require_new(out)
+    if processes.started() > 1:
+        make_fabric(TrainingSettings())  # connects them
+    processes.by_first(lambda: require_new(out))
     source = visda.list_of(options.input) if is_submission else options.input
     model = load(options.run)
     with model_reading(model, strict=options.strict or is_submission) as reading:
         domain, _ = read_domain(source, reading)
-    predictions = model.predict(domain)
+    predictions = model.predict(domain, together=True)
+    if not processes.is_first():
+        return
     with writing(out):
         if is_submission:
             visda.write_submission(out, predictions.labels, model.classes)

@@ -55,7 +55,7 @@ from candapt.storage.provenance import Provenance, provenance_of
 from candapt.storage.runs import describe_settings
 from candapt.training.precision import decide_precision
 
-NOT_IN_FILES = {"config", "out", "cache", "resume", "force"}
+NOT_IN_FILES = {"config", "out", "cache", "resume", "force", "devices", "nodes", "rendezvous"}
 """Options that a configuration file, which may come from a stranger, must not set."""
 
 

@@ -2,14 +2,16 @@
 
 import logging
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from candapt.adaptation import prepare
+from candapt.cluster import connected
 from candapt.commands.parser import read_config, switch
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
 from candapt.console import SeriesBar, console, counting, log_to, output
@@ -45,6 +47,9 @@ class TuneOptions(TrainingOptions):
     """Trainings in all; the first one uses the defaults."""
     score: str = DEFAULT_SCORE
     """Score to compare settings by."""
+    cluster: str | None = None
+    """Address of the scheduler of a Dask cluster, such as tcp://host:8786, whose workers run trials at the same time.
+    A trial then knows only those that were finished before it began, so that the search differs from a serial one."""
     resume: bool = switch()
     """Resume the search in --out until it has enough trials."""
     force: bool = switch()
@@ -114,8 +119,8 @@ def _search(options: TuneOptions, search: "Search", inputs: Inputs, folder: Tuni
     with counting("features") as count:
         prepared = prepare(inputs.task, inputs.parts, fabric, inputs.cache, count)
     with SeriesBar("trials", wanted, min(len(trials), wanted)) as bar:
-        while len(trials) < wanted:
-            trial = run_trial(search, trials, prepared, inputs.parts, bar.advance)
+        run = partial(run_trial, search, task=prepared, parts=inputs.parts)
+        for trial in _finished(run, trials, wanted, bar.advance, options.cluster):
             if trial.number == 0 and trial.state == "failed":
                 raise UserError(f"The training with the settings to start from failed: {trial.reason}")
             trials.append(trial)
@@ -126,6 +131,31 @@ def _search(options: TuneOptions, search: "Search", inputs: Inputs, folder: Tuni
     best = _store(options, search, trials, folder)  # a kill may have left files of different ages
     show(options, search, trials, best, folder)
     return best
+
+
+def _finished(
+    run: "partial[Trial]", trials: list[Trial], wanted: int, advance: Callable[[float], None], address: str | None
+) -> Iterator[Trial]:
+    """Trials as they are finished, until as many as wanted are; the caller adds them to the list."""
+    while len(trials) < (wanted if address is None else min(1, wanted)):
+        yield run(trials, advance=advance)
+    if address is None or len(trials) >= wanted:
+        return
+    log.info(
+        "Trials at the same time know only those finished before: their order is stored, and a repetition differs."
+    )
+    with connected(address) as cluster:
+        begun = max(trial.number if trial.begun is None else trial.begun for trial in trials)
+        running: dict[Any, int] = {}
+        for _ in range(min(cluster.workers, wanted - len(trials))):
+            begun += 1
+            running[cluster.start(partial(run, list(trials), number=begun))] = begun
+        for number, trial in cluster.finished(running):
+            yield replace(trial, number=len(trials), begun=number)
+            del running[next(each for each, own in running.items() if own == number)]
+            if len(trials) + len(running) < wanted:
+                begun += 1
+                running[cluster.start(partial(run, list(trials), number=begun))] = begun
 
 
 def _provenance(options: TuneOptions, search: "Search", inputs: Inputs) -> Provenance:

@@ -40,10 +40,25 @@ class Samples(Protocol):
         """Samples as float32, shape (len(indices), *shape): with a seed a training view, else the evaluation view."""
 
 
+def read_rows(samples: Samples, indices: Tensor, rows: slice, seed: int) -> Tensor:
+    """Those rows of what `samples.read(indices, seed=seed)` gives, without reading more than is needed.
+
+    Samples whose training views depend on the places among the indices bring a method `read_rows` of their own; those
+    of others are read by themselves if the class says so, as `views_by_sample`, and else all are read.
+    """
+    if hasattr(samples, "read_rows"):
+        own: Tensor = samples.read_rows(indices, rows, seed)
+        return own
+    if getattr(samples, "views_by_sample", False):
+        return samples.read(indices[rows], seed=seed)
+    return samples.read(indices, seed=seed)[rows]
+
+
 class ArraySamples:
     """The rows of an array (n, ...), kept in memory as float32; training and evaluation see the same values."""
 
     augmentation: str = "none"  # kind of the training views
+    views_by_sample = True  # there is only one view
 
     def __init__(self, array: Any) -> None:
         values = np.asarray(array, dtype=np.float32)
@@ -85,6 +100,10 @@ class ChosenSamples:
     def read(self, indices: Tensor, *, seed: int | None = None) -> Tensor:
         """The chosen samples at `indices`."""
         return self.samples.read(self.rows[indices], seed=seed)
+
+    def read_rows(self, indices: Tensor, rows: slice, seed: int) -> Tensor:
+        """Some rows of what `read` gives."""
+        return read_rows(self.samples, self.rows[indices], rows, seed)
 
 
 @dataclass(frozen=True, eq=False)

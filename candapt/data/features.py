@@ -1,9 +1,12 @@
-"""Domains from `.npz` files: `x` holds the samples, `y` their classes, `classes` the names if there are any."""
+"""Domains from `.npz` files: `x` holds the samples, `y` their classes, `classes` the names if there are any.
+
+Arrays that are large stay on disk, and so do those of folders of `.npy` shards.
+"""
 
 import math
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Samples
+from candapt.data.stored import StoredRows, StoredSamples, large_rows, shards, stored_shards
 from candapt.errors import UserError
 from candapt.storage.safe_reading import format_size, memory, shortened
 
@@ -84,22 +88,66 @@ def _check_text(array: np.ndarray[Any, Any], name: str) -> None:
             raise ValueError(f"{name} holds numbers that are no letters")
 
 
+def write_features(file: IO[bytes], rows: Iterable[Tensor], shape: tuple[int, ...], **arrays: Any) -> None:
+    """Write an `.npz` file as `numpy.savez` does, with the rows of x (n, features) as they come, and further arrays."""
+    with zipfile.ZipFile(file, "w") as archive:
+        with archive.open("x.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            for chunk in rows:
+                member.write(chunk.numpy().tobytes())
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
 def feature_domain(path: Path, *, augment: bool = True) -> Domain:
     """The samples x of an `.npz` file, named by their row numbers; `augment` draws training views of small images."""
+    if (rows := large_rows(path)) is not None:
+        return Domain(checked_on_disk([rows]))
     return Domain(array_samples(checked_samples(read_arrays(path, "x"), path), augment=augment))
 
 
 def labeled_feature_domain(path: Path, *, augment: bool = True) -> LabeledDomain:
     """The same with labels y."""
-    arrays = read_arrays(path, "x", "y", "classes")
-    x = checked_samples(arrays, path)
+    rows = large_rows(path)
+    arrays = read_arrays(path, *([] if rows else ["x"]), "y", "classes")
+    x: Any = checked_on_disk([rows]) if rows else checked_samples(arrays, path)
     if "y" not in arrays:
         raise UserError(f"{path} has no array y: add the class number of each row of x.")
     return labeled_arrays(x, arrays["y"], arrays.get("classes"), where=str(path), augment=augment)
 
 
+def checked_on_disk(rows: Sequence[StoredRows]) -> StoredSamples:
+    """Feature vectors that stay on disk, if all of them are finite."""
+    samples = StoredSamples(rows)
+    assert samples.checked
+    return samples
+
+
+def shard_domain(folder: Path) -> Domain:
+    """The samples of a folder of shards, `x*.npy`, in order of their names; they stay on disk."""
+    return Domain(checked_on_disk(stored_shards(folder).parts))
+
+
+def labeled_shard_domain(folder: Path) -> LabeledDomain:
+    """The same with labels, `y*.npy`, and names of classes, `classes.npy`, if there are any."""
+    arrays = {}
+    for name, paths in (("y", shards(folder, "y")), ("classes", [folder / "classes.npy"])):
+        try:
+            arrays[name] = [np.load(path, allow_pickle=False) for path in paths if path.is_file()]
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"The {name} in {str(folder)!r} cannot be read ({shortened(str(error), 80)}).") from None
+    if not arrays["y"]:
+        raise UserError(f"{str(folder)!r} has no y*.npy: add the class number of each row of x.")
+    names = arrays["classes"][0] if arrays["classes"] else None
+    labels = np.concatenate([array.reshape(-1) for array in arrays["y"]])
+    return labeled_arrays(checked_on_disk(stored_shards(folder).parts), labels, names, where=str(folder))
+
+
 def array_samples(x: Any, *, augment: bool = True) -> Samples:
     """Feature vectors (n, d), or images (n, h, w) or (n, channels, h, w) with random training views."""
+    if isinstance(x, StoredSamples):
+        return x
     x = np.asarray(x)
     x = x[:, None] if x.ndim == 3 else x
     return ArraySamples(x) if x.ndim == 2 or not augment else SmallImageSamples(x)
@@ -155,6 +203,7 @@ class SmallImageSamples(ArraySamples):
     """
 
     augmentation = "affine"
+    views_by_sample = False
     ROTATION = math.radians(10)  # largest angle either way
     ZOOM = 0.1  # largest logarithm of the zoom of either axis
     SHEAR = 0.1  # largest slant either way, as a share of the height

@@ -38,6 +38,8 @@ MAX_NAMED = 3  # names that one sentence lists before it only counts
 class ImageSamples:
     """Image files that are decoded, in `workers` threads, and transformed whenever they are read."""
 
+    views_by_sample = True  # of a batch, which holds an image once
+
     def __init__(
         self, paths: Sequence[Path], views: Views, *, workers: int = 1, hashes: Sequence[str] | None = None
     ) -> None:

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from candapt.data.decoding import Checking, ImageCheck, Progress
 from candapt.data.domains import Domain, LabeledDomain
-from candapt.data.features import feature_domain, labeled_feature_domain, read_arrays
+from candapt.data.features import (
+    feature_domain,
+    labeled_feature_domain,
+    labeled_shard_domain,
+    read_arrays,
+    shard_domain,
+)
+from candapt.data.stored import StoredSamples, shards
 from candapt.errors import UserError
 from candapt.settings import ImageSettings
 from candapt.storage.files import digest
@@ -124,6 +131,13 @@ READERS: dict[str, Reader] = {
         _read_labeled_folder,
         has_images=True,
     ),
+    "shards": Reader(
+        "folder with x*.npy",
+        "folder with x*.npy and y*.npy",
+        lambda path: path.is_dir() and bool(shards(path, "x")),
+        lambda path, reading: (shard_domain(path), None),
+        lambda path, reading: (labeled_shard_domain(path), None),
+    ),
 }  # Kinds of input. The last one that matches a path reads it, and the reader of folders if none does.
 
 
@@ -155,7 +169,9 @@ def domain_digest(domain: Domain, check: ImageCheck | None) -> str:
     if isinstance(array, Tensor):
         tensors["array"] = array
     classes = domain.classes if isinstance(domain, LabeledDomain) else ()
-    return digest(tensors, json.dumps([list(domain.names), classes, check.hashes if check else None]))
+    content = domain.samples.fingerprint() if isinstance(domain.samples, StoredSamples) else None
+    hashes = check.hashes if check else content
+    return digest(tensors, json.dumps([list(domain.names), classes, hashes]))
 
 
 def read_target_labels(path: Path, target: Domain, classes: tuple[str, ...], *, strict: bool = False) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from candapt.evaluation.reference import BANK, NEIGHBORS, Reference, View, some_rows
+from candapt.evaluation.reference import BANK, NEIGHBORS, PART, Reference, View, some_rows
 
 EDGE = 0.02  # log odds are taken of shares at least this far from 0 and 1
 SOFTMAX_EDGE = 1e-4  # the same for the network's own probabilities, most of which are near 1
@@ -69,7 +69,12 @@ class Calibration:
 def whole_domain(reference: Reference, view: View, probabilities: Tensor) -> tuple[dict[str, Tensor], Means]:
     """The evidence for predictions of the whole target, shape (n, classes), and its means."""
     labels, classes = probabilities.argmax(1), probabilities.shape[1]
-    evidence = _of_samples(reference, view, probabilities, labels[reference.target_rows])
+    bank = labels[reference.target_rows]
+    parts = [  # a few at a time: each sample's neighbors bring the probabilities of all classes
+        _of_samples(reference, View(*(value[rows] for value in vars(view).values())), probabilities[rows], bank)
+        for rows in torch.split(torch.arange(len(labels)), PART)
+    ]
+    evidence = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     agrees = (view.classifier.argmax(1) == labels).float()
     means = Means(
         evidence["neighbor_classifier"].mean(),

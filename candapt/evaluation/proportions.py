@@ -15,7 +15,7 @@ from torch import Tensor
 
 from candapt.clustering import class_centers, spherical_kmeans
 from candapt.data.domains import KnownLabels, Side, Task
-from candapt.evaluation.reference import NEIGHBORS, fit_classifier, moments, nearest, standardized
+from candapt.evaluation.reference import NEIGHBORS, PART, fit_classifier, moments, nearest, standardized
 from candapt.randomness import generator
 
 STEPS = 3  # how often the classifier is fitted where classes are missing
@@ -152,8 +152,11 @@ def classify(units: Tensor, fit: tuple[Tensor, Tensor]) -> Tensor:
 
 def among_neighbors(probabilities: Tensor, near: Tensor) -> Tensor:
     """Probabilities (n, classes) of each sample and its neighbors together, cubed so that a majority decides."""
-    together = (probabilities + probabilities[near].sum(1)).double().pow(3)
-    return together / together.sum(1, keepdim=True)
+    votes = torch.empty(probabilities.shape, dtype=torch.float64)
+    for rows in torch.split(torch.arange(len(votes)), PART):
+        together = (probabilities[rows] + probabilities[near[rows]].sum(1)).double().pow(3)
+        votes[rows] = together / together.sum(1, keepdim=True)
+    return votes
 
 
 def mean_vote(votes: Tensor, known: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ place.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +22,19 @@ KNOWN_WEIGHT = 3  # source samples that a target sample whose label is known cou
 RIDGE = 0.05  # penalty on the squared weights of the source classifier
 FIRST_STEPS, LATER_STEPS = 60, 15  # of the source classifier's optimizer, from zero and from an earlier fit
 CHUNK = 1000  # samples compared with a bank at a time
+MANY = 20_000  # target samples from which on a part stands for all, but where each sample is looked at by itself
+PART = 2**14  # samples of a large target that are looked at together
 
 
 SUPPORT = {"neighbors": 2.0, "classifier": 1.0, "source_neighbors": 1.0, "clusters": 0.5}  # weights in `support`
+
+
+class Indexed(Protocol):
+    """Features (n, d), in memory or read when some rows are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +60,25 @@ class Reference:
     source_labels: Tensor  # shape (s,)
     target: Tensor  # a bank of target samples, shape (t, d)
     target_rows: Tensor  # their places in the target, shape (t,)
+
+    @classmethod
+    def of_target(
+        cls,
+        source: Tensor,
+        labels: Tensor,
+        target: Indexed,
+        classes: int,
+        *,
+        origins: Tensor | None = None,
+        known: KnownLabels | None = None,
+    ) -> "Reference":
+        """The same as `of`; of a large target some samples, and those with known labels, stand for all."""
+        rows = some_rows(len(target), MANY)
+        if known is not None and len(rows) < len(target):
+            rows = torch.unique(torch.cat([rows, known.rows]))
+            known = replace(known, rows=torch.searchsorted(rows, known.rows))
+        reference = cls.of(source, labels, target[rows], classes, origins=origins, known=known)
+        return replace(reference, target_rows=rows[reference.target_rows])
 
     @classmethod
     def of(
@@ -99,10 +129,16 @@ class Reference:
         sources = self.source_labels[nearest(units, self.source, NEIGHBORS)]
         return View(near, sources, self.classify(units), cosine_distances(units, self.centers).argmin(1))
 
-    def view_of_target(self, features: Tensor) -> View:
+    def view_of_target(self, features: Indexed) -> View:
         """What it says of the whole target, from its features (m, d); neighbors are places in the target."""
-        view = self.view(features, torch.arange(len(features)))
+        view = self.view_of_rows(features)
         return replace(view, target_neighbors=self.target_rows[view.target_neighbors])
+
+    def view_of_rows(self, features: Indexed) -> View:
+        """What it says of the whole target, a part at a time if it is large; neighbors are places in the bank."""
+        size = len(features) if len(features) <= MANY else PART
+        parts = [self.view(features[rows], rows) for rows in torch.split(torch.arange(len(features)), size)]
+        return View(*(torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])))
 
     def classify(self, units: Tensor) -> Tensor:
         """Probabilities by the plain source classifier, shape (n, classes), for standardized features."""

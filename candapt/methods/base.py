@@ -1,22 +1,25 @@
 """What a method is: which samples each step uses, and which losses it minimizes on them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from candapt.clustering import Clusters, class_centers, spherical_kmeans
+from candapt import processes
+from candapt.clustering import CHUNK_SIZE, Clusters, class_centers, spherical_kmeans
 from candapt.data.domains import LabeledDomain, Side, Task
 from candapt.data.sampling import random_batches
 from candapt.evaluation.proportions import EVEN, Mixture
 from candapt.evaluation.reference import View
-from candapt.network.network import Network, Outputs
+from candapt.network.network import Network, Outputs, Piece
+from candapt.processes import Share
 from candapt.randomness import generator
 
 KNOWN = "known"  # the part of a batch that holds target samples with known labels, and its loss
+SHARED_CHUNKS = 4  # chunks of samples for each process from which on sharing them out saves more than it costs
 ANCHOR_PULL = 1.0  # weight of known target samples in a class's first center, beside all of its source samples
 
 
@@ -35,6 +38,8 @@ class BatchPart(NamedTuple):
     x: Tensor
     labels: Tensor
     norm: int  # index of the batch norm of the domain that it comes from
+    share: Share | None = None
+    """Which part of the samples `x` holds, where processes share a batch; labels are those of all samples."""
 
 
 Draw = Mapping[str, Part]  # the parts of one step by name, for instance `source` and `target`
@@ -86,6 +91,22 @@ class Round:
         known = self.task.known
         anchors = class_centers(self.embed(Side.TARGET).features[known.rows], known.labels, classes)
         return normalize(centers) + ANCHOR_PULL * normalize(anchors)
+
+    def kmeans(self, features: Tensor, centers: Tensor, **options: Any) -> Clusters:
+        """Clusters of target samples (n, d) with the known ones as anchors, as `spherical_kmeans` gives them.
+
+        Of many samples each process clusters a share, and all of them exchange sums only.
+        """
+        anchors, present = self.anchors, self.mixture.present
+        chunks = [min(CHUNK_SIZE, len(features) - start) for start in range(0, len(features), CHUNK_SIZE)]
+        if processes.count() == 1 or len(chunks) < SHARED_CHUNKS * processes.count():
+            return spherical_kmeans(features, centers, anchors=anchors, present=present, **options)
+        share = processes.share_of(chunks)  # whole chunks: their sums are then the same as in one process
+        own = None if anchors is None else anchors[share.rows]
+        options |= {"anchors": own, "present": present, "reduce": processes.summed}
+        part = spherical_kmeans(features[share.rows], centers, **options)
+        labels, distances, kept = (processes.joined(each, share) for each in (part.labels, part.distances, part.kept))
+        return replace(part, labels=labels, distances=distances, kept=kept)
 
     @property
     def anchors(self) -> Tensor | None:
@@ -141,8 +162,7 @@ class Method(nn.Module):
 
     def final_clusters(self, round: Round) -> Clusters:
         """Clusters of the target after training, as evidence beside the predictions."""
-        features, present = round.embed(Side.TARGET).features, round.mixture.present
-        return spherical_kmeans(features, round.class_centers(), anchors=round.anchors, present=present)
+        return round.kmeans(round.embed(Side.TARGET).features, round.class_centers())
 
     def draws(self, round: Round, clusters: Clusters | None) -> Sequence[Draw]:
         """The samples of each step of the round; a pure function of its arguments, so that resuming repeats it."""
@@ -159,15 +179,19 @@ class Method(nn.Module):
 
     def outputs(self, batch: Batch, *names: str) -> list[Outputs]:
         """Outputs of some parts, each normalized on its own."""
-        return self.network.each([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.each([self.piece(batch[name]) for name in names])
 
     def head_outputs(self, batch: Batch, *names: str) -> list[list[Outputs]]:
         """Outputs of every head for some parts, each normalized on its own: one list of heads per part."""
-        return self.network.each_head([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.each_head([self.piece(batch[name]) for name in names])
 
     def features(self, batch: Batch, *names: str) -> list[Tensor]:
         """Features of some parts, each of shape (n, num_features), for methods that call the head themselves."""
-        return self.network.features([(batch[name].x, self.normalizes_as(batch[name].norm)) for name in names])
+        return self.network.features([self.piece(batch[name]) for name in names])
+
+    def piece(self, part: BatchPart) -> Piece:
+        """What the network takes of a part."""
+        return part.x, self.normalizes_as(part.norm), part.share
 
     def after_step(self) -> None:
         """Called after each optimizer step, for instance to update a moving average."""
@@ -193,6 +217,6 @@ def _with_known_loss(method: nn.Module, arguments: tuple[Any, ...], losses: Loss
     part = arguments[0].get(KNOWN)
     if part is None or "classification" not in losses:
         return losses
-    heads = method.learner.each_head([(part.x, method.normalizes_as(part.norm))])[0]
+    heads = method.learner.each_head([method.piece(part)])[0]
     known = torch.stack([cross_entropy(each.logits, part.labels, ignore_index=-1) for each in heads]).mean()
     return {**losses, KNOWN: method.known_weight * known}

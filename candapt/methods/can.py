@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from candapt.clustering import Clusters, cosine_distances, spherical_kmeans
+from candapt.clustering import Clusters, cosine_distances
 from candapt.data.domains import Side
 from candapt.data.sampling import class_aware_batches, steps_per_round
 from candapt.evaluation.reference import support
@@ -149,15 +149,8 @@ class CAN(Method):
         """Cluster the target from the source's class centers."""
         settings, unit, present = self.settings, self.settings.unit_centers, round.mixture.present
         target, centers = round.embed(Side.TARGET), round.class_centers(unit=unit)
-        clusters = spherical_kmeans(
-            target.features,
-            centers,
-            max_steps=settings.clustering_steps,
-            unit=unit,
-            align=settings.align_centers,
-            present=present,
-            anchors=round.anchors,
-        )
+        steps, align = settings.clustering_steps, settings.align_centers
+        clusters = round.kmeans(target.features, centers, max_steps=steps, unit=unit, align=align)
         return self.vote(clusters, target, present) if self.classifier_votes(round) else clusters
 
     def classifier_votes(self, round: Round) -> bool:

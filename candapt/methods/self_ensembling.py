@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.losses import consistency_balance, masked_consistency
-from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
-from candapt.network.network import Network
+from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
+from candapt.network.network import Network, Piece
+from candapt.network.sharing import deviation, noise_like, sharing
 from candapt.settings import Range, setting
 
 PIXEL_NOISE = 0.1
@@ -74,10 +75,10 @@ class SelfEnsembling(Method):
     def forward(self, batch: Batch, phase: Phase, progress: float) -> Losses:
         """Source cross-entropy and target consistency of the student."""
         settings = self.settings
-        source_batch = (batch["source"].x, batch["source"].norm)
+        parts, source_batch = (batch["target_again"], batch["target"]), self.piece(batch["source"])
         with torch.no_grad():  # the source's batch norm of the teacher sees it only here
-            again, _ = self.network.each([(self.noisy(batch["target_again"].x), Side.TARGET), source_batch])
-        target, source = self.student.each([(self.noisy(batch["target"].x), Side.TARGET), source_batch])
+            again, _ = self.network.each([self.noisy_piece(parts[0]), source_batch])
+        target, source = self.student.each([self.noisy_piece(parts[1]), source_batch])
         student, teacher = target.logits, again.logits
         classified = source.probabilities if settings.double_softmax else source.logits
         balance = consistency_balance(student, teacher, threshold=settings.threshold, variant=settings.balance_loss)
@@ -87,13 +88,18 @@ class SelfEnsembling(Method):
             "balance": settings.weight * settings.balance * balance,
         }
 
+    def noisy_piece(self, part: BatchPart) -> Piece:
+        """What the network takes of a part with noise on its samples."""
+        with sharing(part.share):
+            return self.noisy(part.x), Side.TARGET, part.share
+
     def noisy(self, x: Tensor) -> Tensor:
         """The samples with noise in proportion to their standard deviation, or to that of each feature."""
         if self.settings.noise is None and x.dim() == 2:
-            scale = self.settings.feature_noise * x.std(0)
+            scale = self.settings.feature_noise * deviation(x, dim=0)
         else:
-            scale = (PIXEL_NOISE if self.settings.noise is None else self.settings.noise) * x.std()
-        return x + scale * torch.randn_like(x) if scale.any() else x
+            scale = (PIXEL_NOISE if self.settings.noise is None else self.settings.noise) * deviation(x)
+        return x + scale * noise_like(x) if scale.any() else x
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -12,11 +12,12 @@ import math
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any, Protocol, runtime_checkable
@@ -26,9 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from candapt import processes
 from candapt.data.domains import Domain, Samples
 from candapt.errors import UserError
 from candapt.network.build import NetworkParts
+from candapt.processes import Share
 from candapt.randomness import derive_seed, generator
 from candapt.storage.files import write_atomically, write_json, writing
 from candapt.storage.folders import locked
@@ -141,17 +144,22 @@ class View:
             return 0
         return rows if rows <= there else 0
 
-    def make(self, frozen: nn.Module, on_rows: Callable[[int], None]) -> None:
-        """Compute the rows that are missing; `on_rows` is called with the number of rows after each chunk."""
+    def make(self, frozen: nn.Module, done: int, on_rows: Callable[[int], None]) -> None:
+        """Compute the rows that are missing; `on_rows` is called with the number of rows after each chunk.
+
+        Several processes compute them together, and the first one writes them.
+        """
         seed = None if self.name == EVALUATION else derive_seed("cached view", self.name)
-        source, done = FrozenSamples(frozen, self.samples, seed=seed), self.rows_done()
+        chunks = FrozenSamples(frozen, self.samples, seed=seed).in_turn(done // CHUNK)
+        if not processes.is_first():
+            deque(chunks, maxlen=0)
+            return
         begun, marker = self.path.with_suffix(".begun"), self.path.with_suffix(".rows")
         with begun.open("r+b" if done else "wb") as file:
             file.write(self._header)
             file.truncate(len(self._header) + done * self.row_size)
             file.seek(0, os.SEEK_END)
-            while done < len(self.samples):
-                rows = source.chunk(done // CHUNK)
+            for rows in chunks:
                 file.write(rows.numpy().tobytes())  # in a memory map, a full disk would kill the process
                 file.flush()
                 os.fsync(file.fileno())
@@ -199,7 +207,14 @@ class CachedSamples:
         """The samples at `indices`; with a seed, each in one of its training views, drawn by the seed."""
         if seed is None or not self.training:
             return self._rows(self.evaluation, indices)
-        drawn = torch.randint(len(self.training), (len(indices),), generator=generator(seed, "cached view"))
+        return self.read_rows(indices, slice(None), seed)
+
+    def read_rows(self, indices: Tensor, rows: slice, seed: int) -> Tensor:
+        """Some rows of what `read` gives."""
+        if not self.training:
+            return self._rows(self.evaluation, indices[rows])
+        drawn = torch.randint(len(self.training), (len(indices),), generator=generator(seed, "cached view"))[rows]
+        indices = indices[rows]
         samples = torch.empty(len(indices), *self.shape)
         for view, path in enumerate(self.training):
             samples[drawn == view] = self._rows(path, indices[drawn == view])
@@ -265,9 +280,12 @@ class ActivationCache:
 
         about = {"format": FORMAT, "backbone": parts.settings.backbone, "finetune": parts.settings.finetune}
         for view in views:
-            with view.entry.opened(about | {"images": len(view.samples), "shape": list(view.shape)}):
-                if not view.is_complete():
-                    view.make(parts.frozen, count)
+            own = about | {"images": len(view.samples), "shape": list(view.shape)}
+            with view.entry.opened(own) if processes.is_first() else nullcontext():
+                done_before = processes.by_first(partial(_rows_done, view))
+                if done_before is not None:
+                    view.make(parts.frozen, done_before, count)
+            processes.largest(0)  # until the file is there for all
         stored = [CachedSamples(evaluation.path, tuple(view.path for view in rest)) for evaluation, *rest in plan]
         return [Domain(samples, domain.names) for samples, domain in zip(stored, domains, strict=True)]
 
@@ -300,6 +318,11 @@ class ActivationCache:
                 "folder by --cache, make room by `candapt cache clear`, or use fewer --network.views."
             )
         return text
+
+
+def _rows_done(view: View) -> int | None:
+    """Rows of a view that are on disk already; None if it is complete."""
+    return None if view.is_complete() else view.rows_done()
 
 
 def default_folder() -> Path:
@@ -384,11 +407,26 @@ class FrozenSamples:
         rows = [self.chunk(index // CHUNK)[index % CHUNK] for index in indices.tolist()]
         return torch.stack(rows).float() if rows else torch.empty(0, *self.shape)
 
-    def chunk(self, number: int) -> Tensor:
-        """The rows from `number * CHUNK` on, on the CPU; the newest chunk is kept."""
+    def in_turn(self, first: int = 0) -> Iterator[Tensor]:
+        """The rows from chunk `first` on, in order.
+
+        Of several processes each computes every n-th chunk; the first process gets all rows, the others none.
+        """
+        step = processes.count()
+        for number in range(first, self.chunks, step):
+            if step == 1:
+                yield self.chunk(number)
+                continue
+            sizes = [max(0, min(CHUNK, len(self) - each * CHUNK)) for each in range(number, number + step)]
+            own, rank = number + processes.rank(), processes.rank()
+            rows = self.chunk(own, step) if sizes[rank] else torch.empty(0, *self.shape, dtype=self.dtype)
+            yield processes.at_first(rows, Share(tuple(sizes), rank))
+
+    def chunk(self, number: int, step: int = 1) -> Tensor:
+        """The rows from `number * CHUNK` on, on the CPU; the newest chunk is kept. The next are `step` further on."""
         if self._newest is None or self._newest[0] != number:
             pool, ahead = self._pool
-            wanted = range(number, min(number + ahead, self.chunks))
+            wanted = range(number, min(number + step * ahead, self.chunks), step)
             self._ahead = {each: self._ahead.get(each) or pool.submit(self._prepare, each) for each in wanted}
             prepared = self._ahead.pop(number).result()
             self._newest = number, prepared if self._on_cpu else self._compute(prepared)
@@ -430,13 +468,19 @@ def after_layers(frozen: nn.Module | None, domain: Domain) -> Domain:
     return domain if frozen is None else Domain(FrozenSamples(frozen, domain.samples), domain.names)
 
 
-def compute_features(frozen: nn.Module, domain: Domain, progress: Callable[[int, int], None]) -> Tensor:
-    """Outputs of the frozen layers for every sample's evaluation view, in single precision.
+def feature_chunks(frozen: nn.Module, domain: Domain, progress: Callable[[int, int], None]) -> Iterator[Tensor]:
+    """Outputs of the frozen layers for every sample's evaluation view, in order and single precision, a few at a time.
 
-    `progress` is called after each chunk with the number of samples done and in all.
+    Several processes compute them together; only the first gets any. `progress` is called with the number of samples
+    done and in all.
     """
-    samples, chunks = FrozenSamples(frozen, domain.samples, dtype=torch.float32), []
-    for number in range(samples.chunks):
-        chunks.append(samples.chunk(number))
-        progress(min((number + 1) * CHUNK, len(samples)), len(samples))
-    return torch.cat(chunks)
+    samples, done = FrozenSamples(frozen, domain.samples, dtype=torch.float32), 0
+    for rows in samples.in_turn():
+        yield rows
+        done += len(rows)
+        progress(done, len(samples))
+
+
+def compute_features(frozen: nn.Module, domain: Domain, progress: Callable[[int, int], None]) -> Tensor:
+    """The same in one tensor."""
+    return torch.cat(list(feature_chunks(frozen, domain, progress)))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from candapt import processes
 from candapt.data.domains import Side
 
 
@@ -22,6 +23,7 @@ class DomainBatchNorm(nn.Module):
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in Side)
         self.side: int = Side.SOURCE
         self.keeps_statistics = False  # whether it normalizes with the statistics that it has, in training too
+        self.is_shared = False  # whether training normalizes with the statistics of the batches of all processes
 
     def train(self, mode: bool = True) -> "DomainBatchNorm":
         """Learn from batches, unless its statistics are to stay."""
@@ -29,8 +31,62 @@ class DomainBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x` with the statistics and the affine map of the current side."""
-        normalized: Tensor = self.norms[self.side](x)
+        norm = self.norms[self.side]
+        if self.is_shared and self.training and norm.training:
+            assert isinstance(norm, _BatchNorm)
+            return normalized_together(norm, x)
+        normalized: Tensor = norm(x)
         return normalized
+
+
+def normalized_together(norm: _BatchNorm, x: Tensor) -> Tensor:
+    """What a batch norm in training gives if the batch is that of all processes, of which `x` is the share of one.
+
+    PyTorch's `SyncBatchNorm` refuses tensors in main memory. Each process sends the mean and the squared deviations of
+    its own share, from which those of all follow without loss of digits, in one exchange.
+    """
+    values = x if x.dtype == torch.float64 else x.float()
+    axes, shape = [0, *range(2, x.dim())], [1, -1] + [1] * (x.dim() - 2)
+    size = x.numel() // x.shape[1]
+    mean = values.sum(axes) / max(1, size)
+    squares = (values - mean.view(shape)).square().sum(axes)
+    own = torch.cat([mean.new_full((1,), size), mean, squares])
+    sizes, means, deviations = torch.split(_of_all(own), [1, len(mean), len(mean)], dim=1)  # one row for each process
+    total = sizes.sum()
+    mean = (sizes * means).sum(0) / total
+    variance = (deviations + sizes * (means - mean).square()).sum(0) / total
+    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+            step = norm.momentum if norm.momentum is not None else 1 / float(norm.num_batches_tracked)  # type: ignore[arg-type]
+            norm.running_mean.lerp_(mean.to(norm.running_mean), step)
+            norm.running_var.lerp_((variance * total / (total - 1)).to(norm.running_var), step)
+    normalized = (values - mean.view(shape)) * (variance + norm.eps).rsqrt().view(shape)
+    if norm.affine:
+        normalized = normalized * norm.weight.view(shape) + norm.bias.view(shape)
+    result: Tensor = normalized.to(x.dtype)
+    return result
+
+
+def _of_all(own: Tensor) -> Tensor:
+    """A row of numbers from each process, shape (processes, n), with a gradient through all of them."""
+    place = torch.zeros(processes.count(), 1, dtype=own.dtype, device=own.device)
+    place[processes.rank()] = 1
+    return processes.summed_with_gradient(place * own)
+
+
+def share_batches(module: nn.Module, together: bool) -> None:
+    """Let every `DomainBatchNorm` below `module` normalize in training with the batches of all processes, or not."""
+    for layer in _domain_norms(module):
+        layer.is_shared = together
+
+
+@torch.no_grad()
+def average_statistics(module: nn.Module) -> None:
+    """Give the running statistics of all batch norms below `module` their mean over the processes."""
+    for layer in (layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats):
+        for buffer in (layer.get_buffer("running_mean"), layer.get_buffer("running_var")):
+            buffer.copy_(processes.summed(buffer) / processes.count())
 
 
 def convert_batchnorm(module: nn.Module) -> nn.Module:
@@ -96,8 +152,10 @@ def share_affine(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def estimate_statistics(module: nn.Module, side: int, batches: Iterable[Tensor]) -> None:
+def estimate_statistics(module: nn.Module, side: int, batches: Iterable[Tensor], *, together: bool = False) -> None:
     """Set the running statistics of one side to those of all batches together; the module is left in evaluation mode.
+
+    With `together` they are those of the batches of all processes.
 
     A network that was not pretrained starts with mean 0 and variance 1, which describe neither domain. Statistics
     taken from batches that ignore classes also do not depend on which classes the pseudo labels happen to keep.
@@ -107,13 +165,14 @@ def estimate_statistics(module: nn.Module, side: int, batches: Iterable[Tensor])
     module.eval()
     select_side(module, side)
     norms = [layer.norms[side] for layer in _domain_norms(module) if not layer.keeps_statistics]
-    with _pooling([norm for norm in norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]):
+    pooled = [norm for norm in norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]
+    with _pooling(pooled, together):
         for batch in batches:
             module(batch)
 
 
 @contextmanager
-def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
+def _pooling(norms: list[_BatchNorm], together: bool) -> Iterator[None]:
     """Within this context the norms normalize each batch by itself; after it they hold the statistics of all."""
     sums: dict[_BatchNorm, Moments] = {norm: Moments() for norm in norms}
 
@@ -129,7 +188,7 @@ def _pooling(norms: list[_BatchNorm]) -> Iterator[None]:
             norm.eval()
             hook.remove()
     for norm, moments in sums.items():
-        moments.set(norm)
+        (moments.of_all(norm.num_features) if together else moments).set(norm)
 
 
 class Moments:
@@ -150,6 +209,14 @@ class Moments:
         sums = total * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
         self.sums = self.sums + sums if self.samples else sums
         self.samples += len(values)
+
+    def of_all(self, channels: int) -> "Moments":
+        """Those over the batches of all processes."""
+        own = self.sums if self.samples else torch.zeros(3, channels, dtype=torch.float64)
+        whole = Moments()
+        whole.sums = processes.summed(own)
+        whole.samples = int(processes.summed(torch.tensor(self.samples)))
+        return whole
 
     def set(self, norm: nn.Module, norms_before: int = 0) -> None:
         """Make them the statistics of a batch norm, unless nothing was added.

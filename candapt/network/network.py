@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candapt.network.batchnorm import Moments, add_sources, convert_batchnorm, current_norm, select_side
+from candapt.network.sharing import own_rows, sharing, whole_shape
+from candapt.processes import Share, gathered
 
 
 class Outputs(NamedTuple):
@@ -23,6 +25,10 @@ class Outputs(NamedTuple):
     def probabilities(self) -> Tensor:
         """Softmax of the logits, shape (n, classes)."""
         return self.logits.softmax(-1)
+
+
+Piece = tuple[Tensor, int] | tuple[Tensor, int, Share | None]
+"""Samples of one domain, the index of its batch norm and, where processes share the batch, this process's share."""
 
 
 class Network(nn.Module):
@@ -84,11 +90,11 @@ class Network(nn.Module):
         features = self.backbone(x)
         return Outputs(features, self.head(features))
 
-    def each(self, batches: Sequence[tuple[Tensor, int]]) -> list[Outputs]:
+    def each(self, batches: Sequence[Piece]) -> list[Outputs]:
         """Outputs for several batches, each normalized on its own; faster than one `forward` after the other."""
         return [Outputs(features, self.head(features)) for features in self.features(batches)]
 
-    def each_head(self, batches: Sequence[tuple[Tensor, int]]) -> list[list[Outputs]]:
+    def each_head(self, batches: Sequence[Piece]) -> list[list[Outputs]]:
         """Outputs of every head for several batches, each normalized on its own: one list of heads per batch."""
         return [self.heads(features) for features in self.features(batches)]
 
@@ -99,15 +105,22 @@ class Network(nn.Module):
         pairs = zip(self.head.split(features), self.head.each(features), strict=True)
         return [Outputs(own, logits) for own, logits in pairs]
 
-    def features(self, batches: Sequence[tuple[Tensor, int]]) -> list[Tensor]:
-        """Features alone of several batches, each of shape (n, num_features)."""
+    def features(self, batches: Sequence[Piece]) -> list[Tensor]:
+        """Features alone of several batches, each of shape (n, num_features).
+
+        Of batches that processes share each computes its own part, and all get the whole: what follows, such as the
+        heads and losses, is then the same in every process as it would be in one.
+        """
         if isinstance(self.backbone, Bottleneck):
-            return self.backbone.each(batches)
-        features = []
-        for x, side in batches:
-            select_side(self.backbone, side)
-            features.append(self.backbone(x))
-        return features
+            features = self.backbone.each(batches)
+        else:
+            features = []
+            for x, side, *share in batches:
+                select_side(self.backbone, side)
+                with sharing(*share or [None]):
+                    features.append(self.backbone(x))
+        shares = [piece[2] if len(piece) > 2 else None for piece in batches]
+        return [own if share is None else gathered(own, share) for own, share in zip(features, shares, strict=True)]
 
 
 def linear_head(num_features: int, num_classes: int) -> nn.Linear:
@@ -179,15 +192,16 @@ class Bottleneck(nn.Module):
         """Features of shape (n, num_features) from frozen ones of shape (n, num_inputs)."""
         return self.after(self.map(self.before(x)))
 
-    def each(self, batches: Sequence[tuple[Tensor, int]]) -> list[Tensor]:
+    def each(self, batches: Sequence[Piece]) -> list[Tensor]:
         """The same for several batches, each normalized on its own; the map's many weights are read only once."""
         inputs = []
-        for x, side in batches:
+        for x, side, *share in batches:
             select_side(self.input_norm, side)
-            inputs.append(self.before(x))
+            with sharing(*share or [None]):
+                inputs.append(self.before(x))
         features = []
         mapped = torch.split(self.map(torch.cat(inputs, dim=-2)), [x.shape[-2] for x in inputs])
-        for y, (_, side) in zip(mapped, batches, strict=True):
+        for y, (_, side, *_) in zip(mapped, batches, strict=True):
             select_side(self.norm, side)
             features.append(self.after(y))
         return features
@@ -197,20 +211,26 @@ class Bottleneck(nn.Module):
         """Features of a whole domain, shape (n, num_features), normalized with its own statistics, which stay.
 
         Both batch norms then have the statistics of the domain as one batch, with weights (n,) of its weighted samples,
-        and the map's product is computed only once. `batches` gives the batches (m, num_inputs) in order, twice.
+        and the map's product is computed only once. `batches` gives the batches (m, num_inputs) in order, twice. Of
+        several processes each gives some of the domain's batches, and gets the features of those.
         """
         self.eval()
         select_side(self, side)
-        inputs = Moments()
+        inputs, device = Moments(), next(self.parameters()).device
         for x, counts in _with_weights(batches(), weights):
             inputs.add(F.normalize(x, dim=1), counts)
-        inputs.set(current_norm(self.input_norm))
-        mapped, outputs = [], Moments()
+        inputs.of_all(self.num_inputs).set(current_norm(self.input_norm))
+        outputs, count = Moments(), inputs.samples
+        features, done = torch.empty(count, self.num_features), 0  # filled in place: lists of parts would take twice it
         for x, counts in _with_weights(batches(), weights):
-            mapped.append(self.map(self.before(x)))
-            outputs.add(mapped[-1], counts)
-        outputs.set(current_norm(self.norm), norms_before=1)
-        return torch.cat([self.after(y).float().cpu() for y in mapped])
+            mapped = self.map(self.before(x))
+            outputs.add(mapped, counts)
+            features[done : done + len(x)] = mapped
+            done += len(x)
+        outputs.of_all(self.num_features).set(current_norm(self.norm), norms_before=1)
+        for part in torch.split(features, WHOLE_PART):
+            part.copy_(self.after(part.to(device)))
+        return features
 
     def before(self, x: Tensor) -> Tensor:
         """The input of the linear map, shape (n, num_inputs), or (heads, n, num_inputs) where dropout differs."""
@@ -234,6 +254,9 @@ class Bottleneck(nn.Module):
         return F.relu(self.norm(y))
 
 
+WHOLE_PART = 2**14  # rows of a whole domain that pass through the last batch norm at a time
+
+
 def _with_weights(batches: Iterable[Tensor], weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Batches with the weights of their samples, if there are any."""
     start = 0
@@ -250,11 +273,11 @@ def drop_out(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 1:
         return torch.zeros_like(x)
-    scaled, limit = x * (1 / (1 - probability)), probability * 256
+    scaled, limit, shape = x * (1 / (1 - probability)), probability * 256, whole_shape(x, x.dim() - 2)
     if limit != int(limit):
-        return scaled.mul(torch.rand(x.shape, dtype=x.dtype, device=x.device) >= probability)
-    draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    return scaled.mul(draws.view(torch.uint8)[: x.numel()].view(x.shape) >= int(limit))
+        return scaled.mul(own_rows(torch.rand(shape, dtype=x.dtype, device=x.device), -2) >= probability)
+    draws = torch.empty(-(-shape.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    return scaled.mul(own_rows(draws.view(torch.uint8)[: shape.numel()].view(shape), -2) >= int(limit))
 
 
 class _SideBySide(torch.autograd.Function):

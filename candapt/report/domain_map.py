@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from torch import Tensor
 
+from candapt import processes
 from candapt.adaptation import Result
 from candapt.data.domains import Domain, Side, part_of
 from candapt.data.features import read_arrays
@@ -69,10 +70,10 @@ def map_before(training: Training, points: int) -> DomainMap:
     task, seed, method = training.task, training.settings.seed, training.method
     draws = {side: torch.randperm(task.domain(side).size, generator=generator(seed, "map", side.name)) for side in Side}
     rows = {side: draw[:points].sort().values for side, draw in draws.items()}
-    if training.outputs.uses_whole_domains:  # an evaluation pass would change them, so a copy is used
+    batch, whole = training.settings.training.evaluation_batch, training.outputs.uses_whole_domains
+    if whole or processes.count() > 1:  # of several processes only the first maps
         method = copy.deepcopy(method)
-        batch = training.settings.training.evaluation_batch
-        for side in Side:
+        for side in Side if whole else ():  # an evaluation pass would change them, so a copy is used
             refresh_statistics(method, task.domain(side), side, batch_size=batch)
         features = [features_of(method, task.domain(side), side, rows[side], batch) for side in Side]
     else:
@@ -144,4 +145,9 @@ class Mapper(Callback):
         source = self.training.task.source  # without held-out samples, as the map's rows count
         rows, model = before.rows(Side.SOURCE), result.model
         features = features_of(model.method, source, Side.SOURCE, rows, model.batch_size)
-        map_after(before, features, result.predictions.features[before.rows(Side.TARGET)]).write(self.folder)
+        known, chosen = result.predictions.features, before.rows(Side.TARGET)
+        others = result.prepared.target
+        target = (
+            known[chosen] if len(known) else features_of(model.method, others, Side.TARGET, chosen, model.batch_size)
+        )
+        map_after(before, features, target).write(self.folder)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from candapt import processes
 from candapt.errors import UserError
 from candapt.storage.files import flatten
 from candapt.storage.runs import versions
@@ -49,8 +50,13 @@ def provenance_of(settings: Mapping[str, Any], data: Mapping[str, str | None], w
         "code": code_digest(),
         "data": dict(data),
         "weights": weights,
-        "machine": {"threads": torch.get_num_threads(), "gpu": torch.cuda.is_available()},
+        "machine": {"threads": torch.get_num_threads(), "gpu": torch.cuda.is_available(), **_processes()},
     }
+
+
+def _processes() -> dict[str, int]:
+    """The number of processes, if there are several."""
+    return {"processes": processes.count()} if processes.count() > 1 else {}
 
 
 def code_digest() -> str:
@@ -147,7 +153,17 @@ def require_same(folder: Path, before: Mapping[str, Any] | None, now: Mapping[st
         )
     for change in changes:
         log.warning("Continuing with something else than at the start: %s.", change)
-    if "machine" in now and before.get("machine") != now["machine"]:
+    if "machine" not in now or before.get("machine") == now["machine"]:
+        return
+    then, today = (each.get("machine", {}).get("processes", 1) for each in (before, now))
+    if then != today:
+        log.warning(
+            "The run was started with %d process%s and continues with %d: the same samples are drawn, but sums are "
+            "added in another order, so that the last digits may differ; with --sync-batchnorm false or "
+            "--global-losses false batch norms and losses see other shares of a batch, and results differ more.",
+            *(then, "" if then == 1 else "es", today),
+        )
+    else:
         log.warning("The number of threads or the device differs from the start: the last digits may differ.")
 
 

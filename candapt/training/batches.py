@@ -1,14 +1,20 @@
 """The device of a training, and reading the samples of each step onto it."""
 
+import logging
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
-from candapt.data.domains import Side, Task, norm_of
+from candapt import processes
+from candapt.data.domains import Side, Task, norm_of, read_rows
 from candapt.errors import UserError
 from candapt.methods.base import Batch, BatchPart, Draw, Part
+from candapt.processes import Share, share_out
 from candapt.randomness import derive_seed
 from candapt.settings import TrainingSettings
 from candapt.storage.interruption import ignore_signals
@@ -18,13 +24,21 @@ if TYPE_CHECKING:
 
 
 def read_batches(
-    fabric: "Fabric", task: Task, draws: Sequence[Draw], seed: int, first: int = 0, workers: int = 0
+    fabric: "Fabric",
+    task: Task,
+    draws: Sequence[Draw],
+    seed: int,
+    first: int = 0,
+    workers: int = 0,
+    *,
+    together: bool = True,
 ) -> Iterator[Batch]:
     """The batches of a round from the first step on, on the device; with workers, other processes read them ahead.
 
-    Views depend on the seed of the round, the step and the part's name alone.
+    Views depend on the seed of the round, the step and the part's name alone. Of several processes each reads its share
+    of every part; unless they compute losses `together`, it gets a batch of its own.
     """
-    steps, order = _Steps(task, draws, seed), range(first, len(draws))
+    steps, order = _Steps(task, draws, seed, together), range(first, len(draws))
     loader = DataLoader(
         steps, None, sampler=order, num_workers=workers, collate_fn=_unchanged, worker_init_fn=ignore_signals
     )
@@ -41,8 +55,9 @@ class _Steps(Dataset[Batch | UserError]):
     inside a traceback.
     """
 
-    def __init__(self, task: Task, draws: Sequence[Draw], seed: int) -> None:
-        self.task, self.draws, self.seed = task, draws, seed
+    def __init__(self, task: Task, draws: Sequence[Draw], seed: int, together: bool = True) -> None:
+        self.task, self.draws, self.seed, self.together = task, draws, seed, together
+        self.place = processes.count(), processes.rank()  # processes that read ahead are connected to none
 
     def __len__(self) -> int:
         return len(self.draws)
@@ -54,9 +69,13 @@ class _Steps(Dataset[Batch | UserError]):
             return UserError(str(error))
 
     def _read(self, part: Part, step: int, name: str) -> BatchPart:
-        seed = derive_seed(self.seed, "views", step, name)
-        return BatchPart(
-            self.task.domain(part.side).samples.read(part.indices, seed=seed), part.labels, self._norm(part)
+        seed, norm = derive_seed(self.seed, "views", step, name), self._norm(part)
+        samples, share = self.task.domain(part.side).samples, share_of_part(part, *self.place)
+        if share is None or not (self.together or share.fits_all):
+            return BatchPart(samples.read(part.indices, seed=seed), part.labels, norm)
+        own = read_rows(samples, part.indices, share.rows, seed)
+        return (
+            BatchPart(own, part.labels, norm, share) if self.together else BatchPart(own, part.labels[share.rows], norm)
         )
 
     def _norm(self, part: Part) -> int:
@@ -66,6 +85,17 @@ class _Steps(Dataset[Batch | UserError]):
         return norm_of(part.side, int(origins[part.indices[0]]) if several and origins is not None else 0)
 
 
+def share_of_part(part: Part, count: int, rank: int) -> Share | None:
+    """What a process reads of a part: as many classes as the others, where samples lie class by class; None: all."""
+    if count == 1:
+        return None
+    labels = part.labels
+    begins = torch.ones(len(labels), dtype=torch.bool)
+    begins[1:] = (labels[1:] != labels[:-1]) | (labels[1:] < 0)  # samples without a label are shared out one by one
+    starts = [*begins.nonzero().flatten().tolist(), len(labels)]
+    return share_out([stop - start for start, stop in pairwise(starts)], count, rank)
+
+
 def _unchanged(batch: Any) -> Any:
     return batch
 
@@ -73,15 +103,21 @@ def _unchanged(batch: Any) -> Any:
 def make_fabric(training: TrainingSettings) -> "Fabric":
     """A Fabric for these settings; a `UserError` if this machine lacks the device or the number format.
 
-    A precision that is still `auto`, since nothing is trained yet, is single precision: see `decide_precision`.
+    A precision that is still `auto`, since nothing is trained yet, is single precision: see `decide_precision`. In a
+    process that was started with others, this connects it with them, once.
     """
     from lightning_fabric import Fabric  # takes a second to import, and `--help` needs none
 
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # it announces every process
     precision = "32-true" if training.precision == "auto" else training.precision
+    others = _others()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # an error below
-            fabric = Fabric(accelerator=training.accelerator, devices=1, precision=precision)
+            fabric = Fabric(accelerator=training.accelerator, precision=precision, **(others or {"devices": 1}))
+            if others:
+                processes.connect(fabric.device)
+                fabric.launch()
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: use auto or cpu."
@@ -89,3 +125,17 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
     if precision == "16-mixed" and fabric.device.type == "cpu":
         raise UserError("training.precision is '16-mixed', which needs a GPU: use bf16-mixed or 32-true.")
     return fabric
+
+
+def _others() -> dict[str, Any]:
+    """How Fabric connects the processes that `torchrun` has started; nothing for a process alone."""
+    total, here = processes.started(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if total == 1:
+        return {}
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    # Its successor `forward_sync_buffers` is too new to rely on.
+    warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")
+    # Phases of a method use different layers. Buffers are batch norm statistics, exchanged where they are used.
+    strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
+    return {"devices": here, "num_nodes": total // here, "strategy": strategy}

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.optim import Optimizer
 
+from candapt import processes
 from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.errors import UserError
@@ -70,14 +71,17 @@ class Checkpoints(Callback):
 
     def on_step(self, training: "Training", done: int, planned: int) -> None:
         """Write a checkpoint if one is due or the user wants to stop, and then stop."""
-        if self.interruption.requested is not None or self.due:
+        # Processes stop and save together: the largest number wins, in which the signal counts more than the time.
+        agreed = processes.largest(2 * (self.interruption.requested or 0) + self.due)
+        self.interruption.requested = agreed // 2 or None
+        if agreed:
             self.save(training)
         self.interruption.stop_if_requested()
         self.interruption.patient = done < planned  # what follows the last step of a round is quickly repeated
 
     def on_round(self, training: "Training", record: Record) -> None:
         """Write a checkpoint; the callbacks before this one have stored the round already."""
-        if self.every_round or self.due:
+        if self.every_round or processes.largest(self.due):
             self.save(training)
 
     @property
@@ -86,12 +90,17 @@ class Checkpoints(Callback):
         return time.monotonic() - self._written >= 60 * self.minutes
 
     def save(self, training: "Training") -> None:
-        """Write a checkpoint, then remove all but the latest good ones."""
+        """Write a checkpoint, then remove all but the latest good ones; of several processes the first one does."""
+        training.settle_statistics()
+        if processes.is_first():
+            self._write(training)
+        self._written = time.monotonic()
+
+    def _write(self, training: "Training") -> None:
         path = save_checkpoint(training, self.folder, seconds=self.seconds_before + time.monotonic() - self._started)
         self.good = [*(other for other in self.good if other != path), path][-RETAINED:]
         for other in set(checkpoints(self.folder)) - set(self.good):
             other.unlink()
-        self._written = time.monotonic()
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -5,11 +5,12 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
+from candapt import processes
 from candapt.clustering import label_change
 from candapt.data.domains import Side, Task
 from candapt.errors import DivergedError
@@ -18,6 +19,9 @@ from candapt.evaluation.scores import Choice, merit, value_of
 from candapt.methods.base import Batch, Draw, Losses, Method, Phase, Round
 from candapt.methods.known import with_known
 from candapt.methods.sources import draws_by_source
+from candapt.network.batchnorm import average_statistics, share_batches
+from candapt.network.network import Bottleneck, Network
+from candapt.network.sharing import share_dropout
 from candapt.randomness import derive_seed, seed_draws
 from candapt.settings import LAST, Settings
 from candapt.training import finiteness
@@ -44,10 +48,12 @@ class Training:
         self.task, held_out = hold_out(task, settings.training.held_out, settings.seed)
         method.known_weight = settings.training.known_weight
         self.state = TrainingState()
+        self.statistics_differ = False  # whether the processes have batch norm statistics of their own
+        self.prepare_method()
         optimizers = build_optimizers(method, settings.training)
         setup = fabric.setup(method, *optimizers.values())  # no tuple for a method without optimizers
         wrapped, *prepared = setup if isinstance(setup, tuple) else (setup,)
-        self.step_module: nn.Module = wrapped
+        self.step_module: Any = wrapped  # a module of Fabric
         self.optimizers = dict(zip(optimizers, prepared, strict=True))
         start_momentum(self.optimizers.values())
         self.is_over = False
@@ -55,11 +61,21 @@ class Training:
         self.outputs = DomainOutputs(self)
         self.scorer = Scorer(self, held_out)
 
+    def prepare_method(self) -> None:
+        """Let the method's layers compute as the settings say, for a batch that processes may share."""
+        settings, several = self.settings.training, processes.count() > 1
+        share_batches(self.method, several and settings.sync_batchnorm)
+        if several and settings.global_losses:
+            share_dropout(self.method)
+        for network in (module for module in self.method.modules() if isinstance(module, Network)):
+            if settings.compile and not isinstance(network.backbone, Bottleneck):
+                network.backbone.compile()
+
     def run(self, callbacks: Sequence[Callback] = ()) -> None:
         """Train until the last round, or until labels and centers have settled."""
         with torch.random.fork_rng():
             while self.state.round < self.settings.rounds and not self.settled:
-                record = self.one_round(callbacks)
+                record = processes.from_first(self.one_round(callbacks))  # what it decides, it decides for all
                 self.keep_if_best(record)
                 self.state.end_round(record)
                 for callback in callbacks:
@@ -82,10 +98,10 @@ class Training:
             self.cluster(round)
             round = replace(round, mixture=self.mixture)
         draws = with_known(draws_by_source(self.method, round, state.clusters), round)
-        workers = self.settings.training.workers
-        batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers)
-        for step, batch in enumerate(batches, progress.steps):
-            self.one_batch(batch, draws, step, round.seed)
+        workers, together = self.settings.training.workers, self.settings.training.global_losses
+        batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers, together=together)
+        while group := list(islice(batches, self.settings.training.accumulate)):
+            self.one_batch(group, draws, progress.steps, round.seed)
             progress.seconds = time.perf_counter() - started
             for callback in callbacks:
                 callback.on_step(self, progress.steps, len(draws))
@@ -122,10 +138,11 @@ class Training:
             clusters = clusters.anchored(self.task.target_labels)
         state.progress.previous, state.clusters = state.clusters, clusters
 
-    def one_batch(self, batch: Batch, draws: Sequence[Draw], step: int, seed: int) -> None:
-        """All phases on one batch, with the learning rate of the step."""
+    def one_batch(self, batches: Sequence[Batch], draws: Sequence[Draw], step: int, seed: int) -> None:
+        """All phases on one batch, or on several whose gradients are averaged, with the learning rate of the step."""
         state, settings = self.state, self.settings.training
-        seed_draws(derive_seed(seed, "step", step), self.fabric.device)
+        own = () if settings.global_losses or processes.count() == 1 else (processes.rank(),)
+        seed_draws(derive_seed(seed, "step", step, *own), self.fabric.device)
         share = (state.round + step / len(draws)) / self.settings.rounds
         self.outputs.forget()
         factor = set_learning_rates(self.optimizers.values(), settings, progress=share, iteration=state.iteration)
@@ -134,29 +151,41 @@ class Training:
         try:
             for phase in self.method.phases:
                 for _ in range(phase.repeats):
-                    values.update(self.step(batch, phase, max(share, self.least_progress)))
+                    values.update(self.step(batches, phase, max(share, self.least_progress)))
             state.progress.add({**values, "learning_rate": settings.learning_rate * factor})
         except NonFiniteError as error:
             self.skip_or_stop(error, step, draws[step])
         state.iteration += 1
-        state.progress.steps = step + 1
+        state.progress.steps = step + len(batches)
+        self.statistics_differ = processes.count() > 1 and not settings.sync_batchnorm
 
-    def step(self, batch: Batch, phase: Phase, progress: float) -> dict[str, float]:
+    def step(self, batches: Sequence[Batch], phase: Phase, progress: float) -> dict[str, float]:
         """One optimizer step on the parts that the phase updates; returns the losses."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        skips = self.settings.training.on_nonfinite == "skip"
+        skips, each = self.settings.training.on_nonfinite == "skip", list[Losses]()
         with restore_buffers(self.method) if skips else nullcontext():
-            losses: Losses = self.step_module(batch, phase, progress)
-            finiteness.check_losses(losses)
-            self.fabric.backward(torch.stack(list(losses.values())).sum())
+            for number, batch in enumerate(batches, 1):
+                waits = number < len(batches) and processes.count() > 1  # gradients are exchanged after the last batch
+                with self.fabric.no_backward_sync(self.step_module) if waits else nullcontext():
+                    losses: Losses = self.step_module(batch, phase, progress)
+                    self.fabric.backward(torch.stack(list(losses.values())).sum() / len(batches))
+                each.append(losses)
+            for losses in each:
+                finiteness.check_losses(losses)
             # A gradient scaler, as half precision needs, itself skips steps whose gradients are not finite.
             if getattr(self.fabric.strategy.precision, "scaler", None) is None:
                 finiteness.check_gradients(self.method, phase)
         for part in phase.updates:
             self.optimizers[part].step()
         self.method.after_step()
-        return {name: float(loss.detach()) for name, loss in losses.items()}
+        return {name: sum(float(losses[name].detach()) for losses in each) / len(each) for name in each[0]}
+
+    def settle_statistics(self) -> None:
+        """Give all processes the same batch norm statistics, where each has its own; all of them must call this."""
+        if self.statistics_differ:
+            average_statistics(self.method)
+            self.statistics_differ = False
 
     def skip_or_stop(self, error: NonFiniteError, step: int, draw: Draw) -> None:
         """Stop with the place where numbers stopped being finite, or log it and continue, as the settings say."""
@@ -173,7 +202,7 @@ class Training:
     def describe_round(self) -> Round:
         """What the method may use in this round."""
         settings, state = self.settings, self.state
-        seed = derive_seed(settings.seed, "round", state.round, self.fabric.global_rank)
+        seed = derive_seed(settings.seed, "round", state.round, 0)  # the same in every process
         sizes = settings.training.batch_size, settings.training.steps
         previous = state.progress.previous if state.progress.steps else state.clusters
         view = remembered_view(state.score_memory)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from candapt.data.domains import Side
@@ -17,8 +18,19 @@ from candapt.evaluation.proportions import (
     mean_vote,
     mixture_for,
 )
-from candapt.evaluation.reference import moments, some_rows, standardized, standardized_by_source
-from candapt.evaluation.unknown import find_unknown
+from candapt.evaluation.reference import (
+    BANK,
+    MANY,
+    NEIGHBORS,
+    PART,
+    Indexed,
+    moments,
+    nearest,
+    some_rows,
+    standardized,
+    standardized_by_source,
+)
+from candapt.evaluation.unknown import Unknown, find_unknown
 from candapt.methods.base import Round
 
 if TYPE_CHECKING:
@@ -57,7 +69,7 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
     own = standardized_by_source(source, origins)
     source = source if origins is None else own  # several sources must be alike before they are weighted together
     if settings.unknown != "off":
-        unknown = find_unknown(own, labels, standardized(target, *moments(target)), classes)
+        unknown = unknown_among(own, labels, target, classes)
         given = training.task.target_labels >= 0
         unknown = replace(unknown, probability=unknown.probability.masked_fill(given, 0.0))
         known, memory = unknown.known, {UNKNOWN: unknown.probability}
@@ -70,6 +82,23 @@ def first_mixture(training: "Training") -> dict[str, Tensor]:
         if estimate.differ:
             mixture = mixture_for(estimate.target, estimate.source, known, lacks_classes=estimate.lacks_classes)
     return memory | _named(MIXTURE, mixture.with_classes(training.task.known).tensors())
+
+
+def unknown_among(source: Tensor, labels: Tensor, target: Indexed, classes: int) -> Unknown:
+    """What is unknown in a target; in a large one, in which not all pairs can be compared, by the nearest of some."""
+    rows = some_rows(len(target), MANY)
+    some = target[rows]
+    shift, scale = moments(some)
+    units = standardized(some, shift, scale)
+    unknown = find_unknown(source, labels, units, classes)
+    if len(rows) == len(target):
+        return unknown
+    bank = some_rows(len(rows), BANK)
+    parts = [
+        unknown.probability[bank[nearest(standardized(target[part], shift, scale), units[bank], NEIGHBORS)]].mean(1)
+        for part in torch.split(torch.arange(len(target)), PART)
+    ]
+    return replace(unknown, probability=torch.cat(parts).index_copy(0, rows, unknown.probability))
 
 
 def revise_mixture(training: "Training", round: Round) -> Mixture:

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from candapt.data.domains import ArraySamples, Domain, Side, by_norm, norm_of, part_of
+from candapt import processes
+from candapt.data.domains import ArraySamples, Domain, Samples, Side, by_norm, norm_of, part_of
 from candapt.methods.base import Method
 from candapt.network.batchnorm import estimate_statistics, select_side
 from candapt.network.network import Bottleneck, Outputs
+from candapt.processes import Share, joined, share_of
 from candapt.randomness import derive_seed
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class DomainOutputs:
         if side not in self._outputs:
             self.refresh()
             with self.training.number_format(), self._head_input(side) as domain:
-                self._outputs[side] = outputs_of(self.method, domain, side, batch_size=self.batch_size)
+                self._outputs[side] = outputs_of(self.method, domain, side, batch_size=self.batch_size, together=True)
         return self._outputs[side]
 
     def of_rows(self, side: Side, rows: Tensor, *, whole: bool) -> Outputs:
@@ -55,7 +57,8 @@ class DomainOutputs:
         """Outputs over a whole domain in training views, drawn by the seed; samples without any have one view."""
         self.refresh()
         with self.training.number_format():
-            return outputs_of(self.method, self.task.domain(side), side, batch_size=self.batch_size, seed=seed)
+            domain = self.task.domain(side)
+            return outputs_of(self.method, domain, side, batch_size=self.batch_size, seed=seed, together=True)
 
     @torch.no_grad()
     def features(self, side: Side) -> Domain:
@@ -65,14 +68,16 @@ class DomainOutputs:
             parts = []
             for rows, part, norm in by_norm(domain, side):
                 select_side(layers, self.method.normalizes_as(norm))
-                batches = read_in_order(self.method, part, self.batch_size)
+                share = batches_of(part, self.batch_size, together=True)
                 with self.training.number_format():
-                    parts.append((rows, torch.cat([layers(batch).float().cpu() for batch in batches])))
+                    own = [layers(batch).float().cpu() for batch in read_in_order(self.method, part, share)]
+                parts.append((rows, share.join(own)))
             self._features[side] = replace(domain, samples=ArraySamples(in_order(parts)))
         return self._features[side]
 
     def refresh(self) -> None:
         """Take batch norm statistics of the whole domains if they are used and outdated."""
+        self.training.settle_statistics()
         if not self.uses_whole_domains or self._statistics_are_fresh:
             return
         for side in Side:  # both, since a method may evaluate one domain with the statistics of the other
@@ -82,12 +87,15 @@ class DomainOutputs:
                     outputs = outputs_of_whole(self.method, domain, side, batch_size=self.batch_size, weights=weights)
                     self._outputs[side] = outputs
                 else:
-                    refresh_statistics(self.method, domain, side, batch_size=self.batch_size, weights=weights)
+                    size = self.batch_size
+                    refresh_statistics(self.method, domain, side, batch_size=size, weights=weights, together=True)
         self._statistics_are_fresh = True
 
     @torch.no_grad()
-    def untouched(self, side: Side) -> Tensor | None:
+    def untouched(self, side: Side) -> "Tensor | ReadRows | None":
         """Features below the bottleneck, or of the whole network, shape (n, d), which must not have been trained yet.
+
+        They are in memory, or read when some rows are asked for.
 
         None if the network starts at random: they would mean nothing.
         """
@@ -95,11 +103,9 @@ class DomainOutputs:
         if network.starts_at_random:
             return None
         if isinstance(network.backbone, Bottleneck):
-            batches = read_in_order(self.method, self.task.domain(side), self.batch_size)
-            return torch.cat([batch.float().cpu() for batch in batches])
+            return ReadRows(self.task.domain(side).samples)
         if any(isinstance(layer, Bottleneck) for layer in network.backbone.children()):
-            samples = self.features(side).samples
-            return samples.read(torch.arange(len(samples)))
+            return ReadRows(self.features(side).samples)
         return self.of(side).features
 
     def forget(self, *, layers: bool = True) -> None:
@@ -128,18 +134,37 @@ class DomainOutputs:
             yield domain
 
 
+@dataclass(frozen=True)
+class ReadRows:
+    """Evaluation views as an array (n, …) in single precision, whose rows are read when they are asked for."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.samples.read(rows).float()
+
+
 @torch.no_grad()
-def outputs_of(method: Method, domain: Domain, side: Side, *, batch_size: int, seed: int | None = None) -> Outputs:
+def outputs_of(
+    method: Method, domain: Domain, side: Side, *, batch_size: int, seed: int | None = None, together: bool = False
+) -> Outputs:
     """Features and logits of every sample, in order, in single precision on the CPU.
 
-    Samples are evaluation views or, with a seed, training views drawn by it.
+    Samples are evaluation views or, with a seed, training views drawn by it. If several processes ask for them
+    `together`, each computes some of the batches.
     """
     method.eval()
     fields: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
     for rows, part, norm in by_norm(domain, side):
-        outputs = [method.predict(batch, norm) for batch in read_in_order(method, part, batch_size, seed)]
-        for field, values in zip(fields, zip(*outputs, strict=True), strict=True):
-            field.append((rows, torch.cat([value.float().cpu() for value in values])))
+        share = batches_of(part, batch_size, together=together)
+        outputs = [method.predict(batch, norm) for batch in read_in_order(method, part, share, seed)]
+        columns = zip(*outputs, strict=True) if outputs else ([], [])
+        widths = method.network.num_features, method.network.num_classes
+        for field, values, width in zip(fields, columns, widths, strict=True):
+            field.append((rows, share.join([value.float().cpu() for value in values], width)))
     return Outputs(*map(in_order, fields))
 
 
@@ -156,15 +181,18 @@ def outputs_of_whole(
 ) -> Outputs:
     """The same as `refresh_statistics` and then `outputs_of`, in one pass, for methods that normalize domains apart."""
     method.eval()
-    network, parts = method.network, []
+    network, parts, logits = method.network, [], []
+    device = next(method.parameters()).device
     for rows, part, norm in by_norm(domain, side):
-        read = partial(read_in_order, method, part, batch_size)
-        own = None if weights is None else weights[rows]
-        parts.append((rows, cast(Bottleneck, network.backbone).whole(read, norm, own)))
+        share = batches_of(part, batch_size, together=True)
+        read = partial(read_in_order, method, part, share)
+        own = None if weights is None else weights[rows][share.share.rows]
+        features = share.join([cast(Bottleneck, network.backbone).whole(read, norm, own)], network.num_features)
+        parts.append((rows, features))
     features = in_order(parts)
-    device, count = next(method.parameters()).device, _batch_count(domain, batch_size)
-    logits = [network.head(each.to(device)).float().cpu() for each in features.tensor_split(count)]
-    return Outputs(features, torch.cat(logits))
+    share = batches_of(domain, batch_size, together=True)
+    logits = [network.head(features[rows].to(device)).float().cpu() for rows in share.own]
+    return Outputs(features, share.join(logits, network.num_classes))
 
 
 def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -176,20 +204,27 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def refresh_statistics(
-    method: Method, domain: Domain, side: Side, *, batch_size: int, weights: Tensor | None = None
+    method: Method,
+    domain: Domain,
+    side: Side,
+    *,
+    batch_size: int,
+    weights: Tensor | None = None,
+    together: bool = False,
 ) -> None:
     """Set the batch norm statistics of one side to those of the whole domain; each source has its own.
 
-    Weights (n,) say what counts how much.
+    Weights (n,) say what counts how much. If several processes work `together`, each computes some of the batches.
     """
-    device, own = next(method.parameters()).device, len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
-    whole = (torch.arange(domain.size), domain, norm_of(side))
-    for places, part, norm in by_norm(domain, side) if own else [whole]:
+    apart = len({method.normalizes_as(norm_of(side, n)) for n in range(2)}) > 1
+    device, whole = next(method.parameters()).device, (torch.arange(domain.size), domain, norm_of(side))
+    for places, part, norm in by_norm(domain, side) if apart else [whole]:
         batches = _batch_count(part, batch_size)
         # Files are often sorted by class: every k-th sample makes batches that look like the whole domain.
         rows = torch.arange(part.size) if weights is None else resampled(weights[places])
-        read = (part.samples.read(rows[first::batches]).to(device) for first in range(batches))
-        estimate_statistics(method.network.backbone, norm, read)
+        own = range(processes.rank(), batches, processes.count()) if together else range(batches)
+        read = (part.samples.read(rows[first::batches]).to(device) for first in own)
+        estimate_statistics(method.network.backbone, norm, read, together=together)
 
 
 def resampled(weights: Tensor) -> Tensor:
@@ -199,10 +234,50 @@ def resampled(weights: Tensor) -> Tensor:
     return torch.searchsorted(ends, places).clamp_max(len(weights) - 1)
 
 
-def read_in_order(module: nn.Module, domain: Domain, batch_size: int, seed: int | None = None) -> Iterator[Tensor]:
-    """Evaluation views batch by batch, on the module's device; with a seed, training views drawn by it."""
+@dataclass(frozen=True)
+class Batches:
+    """The batches of an evaluation pass over a domain, in order, and which of them this process computes.
+
+    Batches stay whole whatever the number of processes, so that their results have the same bits.
+    """
+
+    all: Sequence[Tensor]  # rows of each batch
+    share: Share  # of this process, in rows
+
+    @property
+    def own(self) -> Sequence[Tensor]:
+        """Rows of the batches that this process computes."""
+        rows = self.share.rows
+        return [batch for batch in self.all if rows.start <= int(batch[0]) < rows.stop]
+
+    @property
+    def first(self) -> int:
+        """Number of the first of them."""
+        return sum(int(batch[0]) < self.share.start for batch in self.all)
+
+    def join(self, own: Sequence[Tensor], *width: int) -> Tensor:
+        """The values of all batches in order, from those of this process, whose rows have this width."""
+        rows = own[0] if len(own) == 1 else torch.cat(list(own)) if own else torch.empty(0, *width)
+        return joined(rows, self.share)
+
+
+def batches_of(domain: Domain, batch_size: int, *, together: bool = False) -> Batches:
+    """The batches of a pass over a domain; if several processes work `together`, each has some of them."""
+    rows = torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size))
+    sizes = [len(batch) for batch in rows]
+    return Batches(rows, share_of(sizes) if together else Share((sum(sizes),), 0))
+
+
+def read_in_order(
+    module: nn.Module, domain: Domain, batches: Batches | int, seed: int | None = None
+) -> Iterator[Tensor]:
+    """Evaluation views batch by batch, on the module's device; with a seed, training views drawn by it.
+
+    In place of the batches their size may be given.
+    """
     device = next(module.parameters()).device
-    for number, indices in enumerate(torch.arange(domain.size).tensor_split(_batch_count(domain, batch_size))):
+    batches = batches_of(domain, batches) if isinstance(batches, int) else batches
+    for number, indices in enumerate(batches.own, batches.first):
         drawn = None if seed is None else derive_seed(seed, "clustering views", number)
         yield domain.samples.read(indices, seed=drawn).to(device)
 

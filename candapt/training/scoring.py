@@ -106,7 +106,7 @@ class Scorer:
             return None
         rows = some_rows(task.source.size, max(BANK, NEIGHBORS * task.num_classes))
         chosen = part_of(task.source, rows)
-        reference = Reference.of(
+        reference = Reference.of_target(
             source[rows], chosen.labels, target, task.num_classes, origins=chosen.origins, known=task.known
         )
         return reference.view_of_target(target)

@@ -27,7 +27,7 @@ FILES = {TUNING, TRIALS, TABLE, CONFIG, LOG, LEFT_OUT}  # what the folder may ho
 class Trial:
     """One training with its own settings, and its outcome."""
 
-    number: int  # from 0, which is the one with the settings to start from
+    number: int  # in the order of finishing, from 0, which is the one with the settings to start from
     state: Literal["complete", "pruned", "failed"]  # pruned: worse than most, so ended early; failed: no longer finite
     settings: Values
     scores: tuple[float | None, ...]  # of each round; None in the warm-up, or where there is none
@@ -35,6 +35,7 @@ class Trial:
     score: float | None = None  # of the round that is kept, if complete
     round: int | None = None  # that round
     reason: str = ""  # why it failed
+    begun: int | None = None  # where it was in the order of starting, if several ran at the same time
 
 
 def best_of(trials: Sequence[Trial], score: str) -> Trial | None:

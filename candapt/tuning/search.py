@@ -50,10 +50,14 @@ class Search:
         return {"score": self.score, "searched": {name: [r.low, r.high, r.log] for name, r in self.space.items()}}
 
 
-def propose(search: Search, trials: Sequence[Trial]) -> optuna.Trial:
-    """The next trial: first the settings to start from, then at random, then what looks promising."""
+def propose(search: Search, trials: Sequence[Trial], number: int | None = None) -> optuna.Trial:
+    """The next trial: first the settings to start from, then at random, then what looks promising.
+
+    Its number is that of the finished trials, unless others are still running.
+    """
+    number = len(trials) if number is None else number
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # our progress bar shows it
-    seed = derive_seed(search.settings.seed, "trial", len(trials)) % 2**32
+    seed = derive_seed(search.settings.seed, "trial", number) % 2**32
     study = optuna.create_study(
         direction="maximize" if SCORES[search.score].higher_is_better else "minimize",
         sampler=optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed),
@@ -79,13 +83,19 @@ def _distribution(limits: Range) -> BaseDistribution:
 
 
 def run_trial(
-    search: Search, trials: Sequence[Trial], task: Task, parts: NetworkParts, advance: Callable[[float], None]
+    search: Search,
+    trials: Sequence[Trial],
+    task: Task,
+    parts: NetworkParts,
+    advance: Callable[[float], None] = lambda share: None,
+    number: int | None = None,
 ) -> Trial:
     """The next trial after the finished ones: the network is trained once with proposed settings.
 
     The task is that after the frozen layers; `advance` is called with the share of the rounds that is done.
     """
-    proposed = propose(search, trials)
+    number = len(trials) if number is None else number
+    proposed = propose(search, trials, number)
     values = {name: proposed.params[name] for name in search.space}
     settings, reporter = search.settings.changed(values), _Reporter(search, proposed, advance)
     own, started = replace(parts, network=copy.deepcopy(parts.network), frozen=None), time.perf_counter()
@@ -97,7 +107,7 @@ def run_trial(
     except DivergedError as error:
         outcome = {"state": "failed", "reason": str(error)}
     seconds = round(time.perf_counter() - started, 2)
-    return Trial(len(trials), settings=values, scores=tuple(reporter.scores), seconds=seconds, **outcome)
+    return Trial(number, settings=values, scores=tuple(reporter.scores), seconds=seconds, **outcome)
 
 
 def _outcome(record: Record, score: str) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""Several processes for one command: `--devices` and `--nodes` start them by the engine of `torchrun`.
+
+A process that `torchrun` started knows it by its environment, and starts no others.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from candapt import processes
+from candapt.errors import LOST_CODE, UserError
+from candapt.settings import setting
+
+MAX_PROCESSES = 10_000  # on one machine or in number of machines; more are taken for a mistake
+WAIT_SECONDS = 600  # how long the machines of a run wait for each other at its start
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How many processes work on a command."""
+
+    devices: int = setting(1, low=1, high=MAX_PROCESSES)
+    """Processes on this machine, one for each GPU, or on a machine without any as many as are wanted."""
+    nodes: int = setting(1, low=1, high=MAX_PROCESSES)
+    """Machines; the same command must be started on each of them, with the same files at the same places."""
+    rendezvous: str | None = None
+    """HOST:PORT of one of the machines, where they meet; needed with --nodes."""
+
+    @property
+    def several(self) -> bool:
+        """Whether other processes are to be started; a process that was started itself starts none."""
+        return self.devices * self.nodes > 1 and processes.started() == 1
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that ask for as many processes."""
+        given = {name: getattr(self, name) for name in PROCESSES}
+        return [f"--{name}={value}" for name, value in given.items() if value not in (1, None)]
+
+
+PROCESSES = tuple(item.name for item in fields(ProcessOptions))  # flags that a process that was started does not get
+
+
+def launched(command: str, arguments: Sequence[str], options: ProcessOptions) -> bool:
+    """Whether processes that were started here did the work of a command."""
+    if options.several:
+        launch(command, arguments, options)
+    return options.several
+
+
+def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advice: str = "repeat the command") -> None:
+    """Start the processes of a command and wait for them.
+
+    Raises:
+        UserError: one of them was killed; the others were ended. `advice` says how to continue.
+        SystemExit: one of them has told the user already what is wrong.
+    """
+    _check(options)
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # it would tell all of this with tracebacks
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.devices)))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ[processes.STARTED_HERE] = "1"
+    config = LaunchConfig(
+        min_nodes=options.nodes,
+        max_nodes=options.nodes,
+        nproc_per_node=options.devices,
+        run_id="candapt",
+        rdzv_backend="c10d",
+        rdzv_endpoint=options.rendezvous or "localhost:0",
+        rdzv_configs={"timeout": WAIT_SECONDS},
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "candapt", command, *arguments)
+    except SignalException as error:
+        raise SystemExit(128 + int(error.sigval)) from None
+    except ChildFailedError as error:
+        _report([failure.exitcode for failure in error.failures.values()], advice)
+
+
+def _check(options: ProcessOptions) -> None:
+    """Raise a `UserError` for numbers that cannot be."""
+    for name in ("devices", "nodes"):
+        value = getattr(options, name)
+        if not 1 <= value <= MAX_PROCESSES:
+            raise UserError(f"--{name} is {value}, but must be between 1 and {MAX_PROCESSES:,}.")
+    if options.nodes > 1 and options.rendezvous is None:
+        raise UserError("--nodes needs --rendezvous HOST:PORT, the same on every machine, where they meet.")
+
+
+def _report(codes: Sequence[int], advice: str) -> None:
+    """Raise what tells why processes ended with these exit codes, of which one is not 0."""
+    killed = [-code for code in codes if code < 0 and -code not in (signal.SIGTERM, signal.SIGINT)]
+    if killed:
+        name = signal.Signals(killed[0]).name
+        raise UserError(
+            f"One of the processes was killed ({name}), and the others were ended: perhaps memory ran out, then use "
+            f"fewer --devices; {advice}."
+        )
+    told = [code for code in codes if code > 0 and code != LOST_CODE]
+    if not told and LOST_CODE in codes:
+        raise UserError(f"The processes lost their connection: check the machines and the network; {advice}.")
+    raise SystemExit(told[0] if told else 1)
