@@ -32,6 +32,7 @@ from candapt.methods import can
 from candapt.network.activations import ActivationCache
 from candapt.network.network import Network
 from candapt.presets import make_settings
+from candapt.storage.provenance import measured_with
 from candapt.training import finiteness, loop
 from candapt.training.head_first import HeadFirst
 from candapt.training.outputs import DomainOutputs
@@ -153,7 +154,8 @@ def some_images(name: str, step: int, folder: Path) -> Path:
 
 def described(clock: Clock, steps: int, what: str) -> dict[str, Any]:
     """What is recorded of a run."""
-    return {"what": what, "steps": steps, "seconds": dict(clock.seconds), "total": sum(clock.seconds.values())}
+    figures = {"what": what, "steps": steps, "seconds": dict(clock.seconds), "total": sum(clock.seconds.values())}
+    return {**figures, "measured_with": measured_with()}  # runs are measured by commands of their own
 
 
 if __name__ == "__main__":

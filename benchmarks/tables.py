@@ -203,7 +203,11 @@ def profile(depth: str) -> str:
     run = result["runs"][depth]
     parts = sorted(run["seconds"].items(), key=lambda part: -part[1])
     rows = [[name, f"{seconds:.1f} s", f"{seconds / run['total']:.0%}"] for name, seconds in parts]
-    return table([f"{depth}: {run['what']}, {run['steps']} steps", "processor time", "share"], rows, result)
+    return table(
+        [f"{depth}: {run['what']}, {run['steps']} steps", "processor time", "share"],
+        rows,
+        {**result, **run["measured_with"]},
+    )
 
 
 def suite(name: str, *words: str) -> str:
