@@ -102,7 +102,7 @@ class TestShards:
     def test_shards_that_do_not_fit(self, other: np.ndarray, tmp_path: Path) -> None:
         np.save(tmp_path / "x-0.npy", X)
         np.save(tmp_path / "x-1.npy", other)
-        with pytest.raises(UserError, match="x-1.npy"):
+        with pytest.raises(UserError, match=r"x-1\.npy"):
             read_domain(tmp_path, Reading(ImageSettings()))
 
     def test_a_source_needs_labels(self, tmp_path: Path) -> None:
