@@ -23,7 +23,7 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
     ]
     for process in started:
         process.start()
-    answers = [reader.recv() if reader.poll(TIMEOUT) else "it did not answer" for reader, _ in pipes]
+    answers: list[Any] = [reader.recv() if reader.poll(TIMEOUT) else "it did not answer" for reader, _ in pipes]
     for process in started:
         process.join(10)
         process.kill()

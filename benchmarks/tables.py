@@ -701,7 +701,7 @@ def scaling(part: str) -> str:
         each = made["steps"]
         times = [(e["processes"], e["batch"], e["seconds"], e["exchange"]) for e in each]
         rows = [[str(n), str(batch), f"{1e3 * own:.1f} ms", f"{1e3 * sent:.2f} ms"] for n, batch, own, sent in times]
-    return table(head, rows, made["measured_with"])
+    return table(head, rows, {**made["measured_with"], "versions": load("scaling")["versions"]})
 
 
 def _gib(size: float) -> str:

@@ -64,6 +64,8 @@ class StoredRows:
         return values
 
     def _read_into(self, values: Array, first: int) -> None:
+        if not values.size:  # memory without bytes has no view of them
+            return
         view, place = values.data.cast("B"), self.offset + first * self.shape[1] * values.itemsize
         done = 0
         while done < len(view):
