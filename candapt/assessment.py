@@ -24,7 +24,7 @@ from candapt.evaluation.metrics import accuracy, where_known
 from candapt.evaluation.proportions import Proportions
 from candapt.evaluation.reference import BANK, MANY, NEIGHBORS, Indexed, Reference, View, some_rows
 from candapt.evaluation.sources import Contribution, contributions
-from candapt.evaluation.unknown import LIKELY, SAMPLES, alike, find_unknown
+from candapt.evaluation.unknown import LIKELY, SAMPLES, UNSEEN, alike, find_unknown
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Predictions
@@ -138,7 +138,10 @@ def unknown_in(result: Result, untouched: Untouched) -> Tensor | None:
         return remembered
     reference, rows = untouched.reference, some_rows(len(untouched.reference.source), SAMPLES)
     own, labels = reference.source[rows], reference.source_labels[rows]
-    bank = find_unknown(own, labels, reference.target, len(result.model.classes)).probability
+    found = find_unknown(own, labels, reference.target, len(result.model.classes))
+    # To a network that has seen nothing but the source, a whole target can look strange: then the values only order it.
+    only_orders = untouched.kind == "scratch" and found.found
+    bank = UNSEEN * found.probability if only_orders else found.probability
     whole = bank[untouched.view.target_neighbors].mean(1)  # for samples that are not in the bank
     whole[reference.target_rows] = bank
     return whole

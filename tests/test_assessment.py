@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from candapt.adaptation import adapt
-from candapt.assessment import as_baseline, compare, train_baseline
+from candapt.assessment import as_baseline, compare, train_baseline, unknown_in
 from candapt.benchmark.suites import SUITES
 from candapt.commands import demo
 from candapt.commands.adapt import AdaptOptions
 from candapt.commands.adapt import run as adapt_files
+from candapt.evaluation.unknown import Unknown
+from candapt.training.mixing import UNKNOWN
 from tests.toy import Toy, quick_settings
 
 
@@ -57,6 +59,20 @@ def test_warnings_are_said_and_stored(toy: Toy, tmp_path: Path, caplog: pytest.L
     assert summary["warnings"]
     assert all(finding["sentence"] in caplog.text for finding in (*summary["warnings"], *summary["notes"]))
     assert 0 <= summary["source_only"]["oracle_accuracy"] <= 1
+
+
+@pytest.mark.parametrize(("kind", "largest"), [("pretrained", 1.0), ("scratch", 0.05)])
+def test_a_network_from_scratch_only_orders_by_strangeness(
+    toy: Toy, kind: str, largest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = adapt(toy.task, quick_settings())
+    untouched = replace(train_baseline(result).untouched, kind=kind)
+    strange = torch.linspace(0, 1, len(untouched.reference.target))
+    monkeypatch.setattr("candapt.assessment.find_unknown", lambda *_: Unknown(strange, found=True))
+    result.state.score_memory.pop(UNKNOWN)
+    unknown = unknown_in(result, untouched)
+    assert unknown is not None
+    assert float(unknown.max()) == pytest.approx(largest)
 
 
 def test_source_only_is_its_own_baseline(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
