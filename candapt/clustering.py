@@ -188,16 +188,17 @@ def class_centers(
     return centers if reduce is None else reduce(centers)
 
 
-def cosine_distances(a: Tensor, b: Tensor) -> Tensor:
+def cosine_distances(a: Tensor, b: Tensor, *, in_parts: bool = True) -> Tensor:
     """Half of one minus the cosine between every row of `a` (n, d) and of `b` (m, d), shape (n, m).
 
-    A row of zeros has no direction: its distance to everything is one half.
+    A row of zeros has no direction: its distance to everything is one half. Many rows are compared a part at a time; a
+    graph for batches of any size needs `in_parts=False`.
 
     >>> cosine_distances(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]))
     tensor([[0.0000, 0.5000, 1.0000]])
     """
     precision = _precision(a, b)
-    if len(a) > MANY:  # a normalized copy of all would take as much memory as they do
+    if in_parts and len(a) > MANY:  # a normalized copy of all would take as much memory as they do
         return torch.cat([cosine_distances(part, b) for part in torch.split(a, MANY)])
     return _to_distance(normalize(a.to(precision)) @ normalize(b.to(precision)).T)
 

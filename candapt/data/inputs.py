@@ -106,12 +106,24 @@ def is_feature_file(path: Path) -> bool:
     return path.suffix.lower() == ".npz"
 
 
+def is_folder_of_shards(path: Path) -> bool:
+    """Whether the path is that of a folder of `.npy` files with features."""
+    return path.is_dir() and bool(shards(path, "x"))
+
+
 def is_list_file(path: Path) -> bool:
     """Whether the path is that of a list of images."""
     return path.suffix.lower() == ".txt"
 
 
 READERS: dict[str, Reader] = {
+    "shards": Reader(
+        "folder with x*.npy",
+        "folder with x*.npy and y*.npy",
+        is_folder_of_shards,
+        lambda path, reading: (shard_domain(path), None),
+        lambda path, reading: (labeled_shard_domain(path), None),
+    ),
     "features": Reader(
         ".npz file with x", ".npz file with x and y", is_feature_file, _read_features, _read_labeled_features
     ),
@@ -126,17 +138,10 @@ READERS: dict[str, Reader] = {
     "folder": Reader(
         "folder of images, flat or nested",
         "folder with one subfolder per class",
-        Path.is_dir,
+        lambda path: path.is_dir() and not is_folder_of_shards(path),
         _read_folder,
         _read_labeled_folder,
         has_images=True,
-    ),
-    "shards": Reader(
-        "folder with x*.npy",
-        "folder with x*.npy and y*.npy",
-        lambda path: path.is_dir() and bool(shards(path, "x")),
-        lambda path, reading: (shard_domain(path), None),
-        lambda path, reading: (labeled_shard_domain(path), None),
     ),
 }  # Kinds of input. The last one that matches a path reads it, and the reader of folders if none does.
 

@@ -153,5 +153,5 @@ class BankConfidence(nn.Module):
             (units @ bank.T).topk(min(NEIGHBORS, len(bank)), dim=1).indices
             for bank in (reference.target, reference.source)
         )
-        clusters = cosine_distances(units, reference.centers).argmin(1)
+        clusters = cosine_distances(units, reference.centers, in_parts=False).argmin(1)
         return View(near, reference.source_labels[sources], reference.classify(units), clusters)

@@ -85,7 +85,11 @@ class TuningFolder(OutputFolder):
 
     def write_trials(self, trials: Sequence[Trial]) -> None:
         """Store the trials: JSON for programs, and a table for people."""
-        write_json(self.path / TRIALS, {"trials": [asdict(trial) for trial in trials]})
+        entries = [asdict(trial) for trial in trials]
+        for entry in entries:
+            if entry["begun"] is None:  # one after the other: the order of starting is that of finishing
+                del entry["begun"]
+        write_json(self.path / TRIALS, {"trials": entries})
         names = list(trials[0].settings)
         with write_atomically(self.path / TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)

@@ -115,14 +115,15 @@ class TestReaders:
             READERS[kind] for kind in ("folder", "features", "list", "folder")
         ]
 
-    def test_without_it_there_are_three_kinds(self) -> None:
+    def test_without_it_there_are_four_kinds(self) -> None:
         assert describe_inputs(labeled=True) == (
-            "folder with one subfolder per class, .txt file that lists images and class numbers or .npz file with x "
-            "and y"
+            "folder with one subfolder per class, .txt file that lists images and class numbers, .npz file with x "
+            "and y or folder with x*.npy and y*.npy"
         )
 
     def test_which_are_image_files(self) -> None:
         assert {name: reader.has_images for name, reader in READERS.items()} == {
+            "shards": False,
             "features": False,
             "list": True,
             "folder": True,

@@ -119,7 +119,7 @@ def test_a_phase_updates_what_it_names_and_nothing_else(method: str) -> None:
     training.method.train()
     for phase in training.method.phases:
         before = {name: value.clone() for name, value in training.method.named_parameters()}
-        training.step(batch, phase, 0.5)
+        training.step([batch], phase, 0.5)
         moved = {name for name, value in training.method.named_parameters() if not torch.equal(value, before[name])}
         for part in phase.updates:
             assert any(name.startswith(f"{part}.") for name in moved), part
