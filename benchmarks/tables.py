@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import check_claims, fill_figures
+from benchmarks.cost_model import JOBS, PROCESSES, fit
 from benchmarks.record import distinct, is_recorded, load
 from candapt.methods import METHODS
 from candapt.storage.provenance import CHANGED
@@ -769,6 +770,19 @@ def hostile() -> str:
     return table(["request", "status", "answered after"], rows, result)
 
 
+def cost_model() -> str:
+    """Hours that larger jobs would take by the fitted costs."""
+    costs, recorded = fit(), load("scaling")
+    rows = []
+    for job in JOBS:
+        for count in PROCESSES:
+            hours = costs.hours(job, count)
+            rows.append([job.name, str(count), *(f"{each:,.2f} h" for each in (*hours, sum(hours)))])
+    parts = [recorded["parts"][name]["measured_with"] for name in ("stream", "step")]
+    sources = [{**each, "versions": recorded["versions"]} for each in parts]
+    return table(["job", "processes", "embed", "cluster", "steps", "together"], rows, *sources, load("embed"))
+
+
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each
     for each in (
@@ -780,6 +794,7 @@ TABLES: dict[str, Callable[..., str]] = {
         profile,
         methods,
         scaling,
+        cost_model,
         startup,
         throughput,
         suite,
