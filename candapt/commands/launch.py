@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from candapt import processes
 from candapt.errors import LOST_CODE, UserError
 from candapt.settings import setting
+from candapt.storage.interruption import Interrupted
 
 MAX_PROCESSES = 10_000  # on one machine or in number of machines; more are taken for a mistake
 WAIT_SECONDS = 600  # how long the machines of a run wait for each other at its start
@@ -81,7 +82,11 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
     try:
         elastic_launch(config, sys.executable)("-m", "candapt", command, *arguments)
     except SignalException as error:
-        raise SystemExit(128 + int(error.sigval)) from None
+        if error.sigval != signal.SIGTERM:  # Ctrl-C has reached all processes, of which the first one tells
+            raise SystemExit(128 + int(error.sigval)) from None
+        stopped = Interrupted(int(error.sigval))
+        stopped.add_note(advice)
+        raise stopped from None
     except ChildFailedError as error:
         _report([failure.exitcode for failure in error.failures.values()], advice)
 

@@ -1,6 +1,7 @@
 """The entry point: finds the command, runs it, and turns what went wrong into one sentence and an exit code."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -45,13 +46,20 @@ def _run(name: str, arguments: list[str]) -> int:
         if (reason := describe_machine_error(error)) is None:
             raise
         is_lost = is_lost_connection(error)
-        if not is_lost or not os.environ.get("CANDAPT_STARTED"):  # who started the others tells what happened to them
+        if not is_lost or not _starter_tells():
             _print_error(f"{reason}; {_advice(error) or 'then start again'}.", by_all=is_lost)
         return LOST_CODE if is_lost else 2
     except KeyboardInterrupt as error:
-        _print_error("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
-        return error.exit_code if isinstance(error, Interrupted) else 130
+        code = error.exit_code if isinstance(error, Interrupted) else 130
+        if code != 128 + signal.SIGTERM or not _starter_tells():  # which ends the processes by that signal
+            _print_error("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
+        return code
     return 0
+
+
+def _starter_tells() -> bool:
+    """Whether another `candapt` process has started this one, and tells what happened to it and to the others."""
+    return bool(os.environ.get("CANDAPT_STARTED"))
 
 
 def overview() -> str:

@@ -51,8 +51,8 @@ def test_trials_on_a_cluster_are_stored_in_the_order_of_finishing(scheduler: str
 
 @pytest.mark.slow
 def test_nothing_is_lost_with_a_worker(planned: Planner, tmp_path: Path) -> None:
-    """Two workers train; one of them is killed in the middle."""
-    plan = planned()
+    """Two workers train twelve cells; one of them is killed in the middle."""
+    plan = planned(seeds=(0, 1, 2))
     run(plan, tmp_path / "serial")
     options = {"dashboard_address": None, "silence_logs": 50}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **options) as cluster:
