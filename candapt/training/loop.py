@@ -1,11 +1,13 @@
 """The only training loop: cluster, lay out the batches, step, score, call back. It never asks which method it runs."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,7 +107,7 @@ class Training:
             progress.seconds = time.perf_counter() - started
             for callback in callbacks:
                 callback.on_step(self, progress.steps, len(draws))
-        if progress.skipped == len(draws):
+        if progress.skipped == math.ceil(len(draws) / self.settings.training.accumulate):
             raise DivergedError(f"Every step of round {state.round + 1} was skipped: no loss or gradient was finite.")
         return {
             "round": state.round,
@@ -179,7 +181,8 @@ class Training:
         for part in phase.updates:
             self.optimizers[part].step()
         self.method.after_step()
-        return {name: sum(float(losses[name].detach()) for losses in each) / len(each) for name in each[0]}
+        names = {name: None for losses in each for name in losses}  # a batch without shared classes has fewer
+        return {name: fmean(float(losses[name].detach()) for losses in each if name in losses) for name in names}
 
     def settle_statistics(self) -> None:
         """Give all processes the same batch norm statistics, where each has its own; all of them must call this."""

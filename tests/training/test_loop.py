@@ -16,6 +16,7 @@ from candapt.errors import UserError
 from candapt.randomness import generator
 from candapt.settings import Settings
 from candapt.storage.interruption import SIGNALS
+from candapt.training.batches import read_batches
 from candapt.training.loop import Training
 from candapt.training.optimizers import learning_rate_factor
 from candapt.training.state import Record
@@ -217,6 +218,31 @@ class TestRounds:
         assert same(weights(alone), weights(watched))
         assert torch.equal(clusters[0].distances, clusters[1].distances)
         assert torch.equal(clusters[0].centers, clusters[1].centers)
+
+
+class TestAccumulation:
+    @pytest.mark.parametrize("method", ["can", "mcd"])
+    def test_an_update_has_the_mean_of_the_gradients(self, toy: Toy, method: str) -> None:
+        """With gradient descent without momentum, of two batches the update is the mean of theirs."""
+        plain = {"training__optimizer": "sgd", "training__momentum": 0.0, "network__dropout": 0.0}
+        settings = quick_settings(method, **plain)
+        moved = []
+        for chosen in ([0], [1], [0, 1]):
+            torch.manual_seed(0)  # heads of a method start at random
+            training = make_training(toy.task, settings)
+            round = training.describe_round()
+            draws = training.method.draws(round, training.method.cluster(round))[:2]
+            batches = list(read_batches(training.fabric, training.task, draws, round.seed))
+            before, phase = weights(training), training.method.phases[0]
+            training.method.eval()  # no dropout in heads either
+            training.step([batches[number] for number in chosen], phase, 0.5)
+            moved.append({name: value - before[name] for name, value in training.method.named_parameters()})
+        for name, value in moved[2].items():
+            torch.testing.assert_close(value, (moved[0][name] + moved[1][name]) / 2, atol=1e-6, rtol=1e-4)
+
+    def test_a_last_group_may_be_smaller(self, toy: Toy) -> None:
+        training = run(make_training(toy.task, quick_settings(training__steps=5, training__accumulate=2, rounds=2)))
+        assert [record["iteration"] for record in training.state.history] == [3, 6]
 
 
 class TestNothingKept:
