@@ -84,7 +84,7 @@ def _execute_in_processes(parser: Parser, given: Given, starting: ProcessOptions
     """Run the command in processes that are started here."""
     method = AUTO
     if not is_auto(given):
-        method = options_of(parser, given).settings.method  # bad settings are told before anything is started
+        method = options_of(parser, given).settings.method  # fails on bad settings before any process starts
     out: Path = given.values.get("out") or new_run_path(method)
     values = {name: value for name, value in given.values.items() if name not in PROCESSES}
     launch("adapt", parser.arguments({**values, "out": out}), starting, _advice(out, starting))

@@ -57,7 +57,7 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
 
     Raises:
         UserError: one of them was killed; the others were ended. `advice` says how to continue.
-        SystemExit: one of them has told the user already what is wrong.
+        SystemExit: a process failed and has already printed why.
     """
     _check(options)
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -82,7 +82,7 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
     try:
         elastic_launch(config, sys.executable)("-m", "candapt", command, *arguments)
     except SignalException as error:
-        if error.sigval != signal.SIGTERM:  # Ctrl-C has reached all processes, of which the first one tells
+        if error.sigval != signal.SIGTERM:  # Ctrl-C reaches all processes, and the first one prints how to continue
             raise SystemExit(128 + int(error.sigval)) from None
         stopped = Interrupted(int(error.sigval))
         stopped.add_note(advice)
@@ -110,7 +110,7 @@ def _report(codes: Sequence[int], advice: str) -> None:
             f"One of the processes was killed ({name}), and the others were ended: perhaps memory ran out, then use "
             f"fewer --devices; {advice}."
         )
-    told = [code for code in codes if code > 0 and code != LOST_CODE]
-    if not told and LOST_CODE in codes:
+    explained = [code for code in codes if code > 0 and code != LOST_CODE]  # with an error message of their own
+    if not explained and LOST_CODE in codes:
         raise UserError(f"The processes lost their connection: check the machines and the network; {advice}.")
-    raise SystemExit(told[0] if told else 1)
+    raise SystemExit(explained[0] if explained else 1)

@@ -59,7 +59,8 @@ def _run(name: str, arguments: list[str]) -> int:
 
 def _starter_tells() -> bool:
     """Whether another `candapt` process has started this one, and tells what happened to it and to the others."""
-    return bool(os.environ.get("CANDAPT_STARTED"))
+    # The one that starts them has the first variable too, but no rank.
+    return "CANDAPT_STARTED" in os.environ and "LOCAL_RANK" in os.environ
 
 
 def overview() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from candapt.commands.launch import ProcessOptions, launch
 from candapt.commands.main import main
@@ -39,6 +40,23 @@ def test_machines_need_a_meeting_point() -> None:
 def test_bad_settings_are_told_before_processes_are_started(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words(files, files / "out"), "--devices", "2", "--method", "cam"]) == 2
     assert "did you mean" in capsys.readouterr().err
+
+
+def test_a_stopped_command_says_how_to_continue(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that starts the others prints it; they stay silent when it ends them."""
+
+    def stopped(*_: Any) -> Any:
+        raise SignalException("stopped", signal.SIGTERM)
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: stopped)
+    monkeypatch.setenv("CANDAPT_STARTED", "")  # which the command sets, and which must not stay
+    assert main([*words(files, files / "out"), "--devices", "2"]) == 128 + signal.SIGTERM
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("candapt:")]
+    assert len(printed) == 1
+    assert "continue with: candapt adapt --out" in printed[0]
+    assert "--resume --devices=2" in printed[0]
 
 
 @pytest.mark.slow
@@ -108,11 +126,11 @@ def test_a_killed_process_ends_the_others_or_is_started_again(files: Path, tmp_p
     code, errors = start_and_kill(
         ["-m", "candapt", *words(files, tmp_path / "cut"), "--devices", "2"], tmp_path / "cut"
     )
-    told = [line for line in errors.splitlines() if line.startswith("candapt:")]
+    printed = [line for line in errors.splitlines() if line.startswith("candapt:")]
     assert code == 2
-    assert len(told) == 1
-    assert "was killed (SIGKILL)" in told[0]
-    assert "--resume --devices=2" in told[0]
+    assert len(printed) == 1
+    assert "was killed (SIGKILL)" in printed[0]
+    assert "--resume --devices=2" in printed[0]
     assert "Traceback" not in errors
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     code, errors = start_and_kill([*torchrun, "-m", "candapt", *words(files, tmp_path / "again")], tmp_path / "again")
