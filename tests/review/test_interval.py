@@ -35,10 +35,12 @@ class TestOneStratum:
         totals = np.arange(size + 1)
         at_least = stats.hypergeom.sf(right - 1, size, totals, judged)
         at_most = stats.hypergeom.cdf(right, size, totals, judged)
-        possible = totals[(at_least > 0.025) & (at_most > 0.025)]
+        sure, possible = (
+            set(totals[(at_least > limit) & (at_most > limit)].tolist()) for limit in (0.025 + 1e-9, 0.025 - 1e-9)
+        )  # rounding decides where a tail has just half the error
         _, low, high = accuracy_interval([stratum])
-        inside = totals[(totals / size >= low - 1e-4) & (totals / size <= high + 1e-4)]
-        assert inside.tolist() == possible.tolist()
+        inside = set(totals[(totals / size >= low - 1e-4) & (totals / size <= high + 1e-4)].tolist())
+        assert sure <= inside <= possible
 
     def test_it_covers_for_every_accuracy(self) -> None:
         size, judged = 60, 15
