@@ -13,6 +13,7 @@ from candapt.clustering import Clusters
 from candapt.data.domains import Side
 from candapt.losses import consistency_balance, masked_consistency
 from candapt.methods.base import Batch, BatchPart, Draw, Losses, Method, Phase, Round
+from candapt.network.dropout import Dropout
 from candapt.network.network import Network, Piece
 from candapt.network.sharing import deviation, noise_like, sharing
 from candapt.settings import Range, setting
@@ -59,7 +60,7 @@ class SelfEnsembling(Method):
     phases = (Phase(updates=("student",)),)
 
     def __init__(self, network: Network, settings: SelfEnsemblingSettings) -> None:
-        student = network.with_head(nn.Sequential(nn.Dropout(settings.dropout), network.head))
+        student = network.with_head(nn.Sequential(Dropout(settings.dropout), network.head))
         super().__init__(copy.deepcopy(student).requires_grad_(False), settings)
         self.student = student
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from candapt.network.dropout import Dropout
 from candapt.network.network import linear_head
 
 
@@ -14,8 +15,8 @@ class DomainDiscriminator(nn.Sequential):
 
     def __init__(self, num_features: int, *, width: int = 1024, dropout: float = 0.5) -> None:
         super().__init__(
-            *(nn.Linear(num_features, width), nn.ReLU(), nn.Dropout(dropout)),
-            *(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout)),
+            *(nn.Linear(num_features, width), nn.ReLU(), Dropout(dropout)),
+            *(nn.Linear(width, width), nn.ReLU(), Dropout(dropout)),
             nn.Linear(width, 1),
         )
 
@@ -29,7 +30,7 @@ class ClassDiscriminators(nn.Module):
         self.first = nn.Linear(num_features, num_classes * width)
         self.second = GroupedLinear(num_classes, width, width)
         self.last = GroupedLinear(num_classes, width, 1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, weights: Tensor) -> Tensor:
         """Logits (n, classes); discriminator k sees the features (n, d) times column k of the weights (n, classes)."""
@@ -62,9 +63,9 @@ def dropout_head(num_features: int, num_classes: int, *, width: int, hidden: int
     """
     layers: list[nn.Module] = []
     for _ in range(hidden):
-        layers += [nn.Dropout(dropout), nn.Linear(num_features, width), nn.ReLU()]
+        layers += [Dropout(dropout), nn.Linear(num_features, width), nn.ReLU()]
         num_features = width
-    return nn.Sequential(*layers, nn.Dropout(dropout), linear_head(num_features, num_classes))
+    return nn.Sequential(*layers, Dropout(dropout), linear_head(num_features, num_classes))
 
 
 class HeadPair(nn.Module):

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candapt.network.batchnorm import Moments, add_sources, convert_batchnorm, current_norm, select_side
-from candapt.network.sharing import own_rows, sharing, whole_shape
+from candapt.network.dropout import Dropout
+from candapt.network.sharing import sharing
 from candapt.processes import Share, gathered
 
 
@@ -180,7 +181,7 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.num_inputs, self.num_features, self.heads = num_inputs, heads * (width or num_inputs), heads
         self.input_norm = nn.BatchNorm1d(num_inputs, affine=False)  # the linear map can scale
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         if width is None:
             self.bottleneck: nn.Module = Correction(num_inputs, min(rank, num_inputs))
         else:
@@ -235,10 +236,10 @@ class Bottleneck(nn.Module):
     def before(self, x: Tensor) -> Tensor:
         """The input of the linear map, shape (n, num_inputs), or (heads, n, num_inputs) where dropout differs."""
         hidden: Tensor = self.input_norm(F.normalize(x, dim=1))
-        if self.heads == 1 or not self.training:
-            dropped: Tensor = self.dropout(hidden)
-            return dropped
-        return drop_out(hidden.expand(self.heads, -1, -1), self.dropout.p)
+        if self.heads > 1 and self.training:
+            hidden = hidden.expand(self.heads, -1, -1)
+        dropped: Tensor = self.dropout(hidden)
+        return dropped
 
     def map(self, hidden: Tensor) -> Tensor:
         """The output of the linear map, shape (n, num_features)."""
@@ -263,21 +264,6 @@ def _with_weights(batches: Iterable[Tensor], weights: Tensor | None) -> Iterator
     for batch in batches:
         yield batch, None if weights is None else weights[start : start + len(batch)]
         start += len(batch)
-
-
-def drop_out(x: Tensor, probability: float) -> Tensor:
-    """Dropout in a fraction of the time that torch's own takes on a CPU.
-
-    Where the probability is a whole number of 256ths, as one half is, a random byte decides on each value: eight of
-    them come from one draw.
-    """
-    if probability == 1:
-        return torch.zeros_like(x)
-    scaled, limit, shape = x * (1 / (1 - probability)), probability * 256, whole_shape(x, x.dim() - 2)
-    if limit != int(limit):
-        return scaled.mul(own_rows(torch.rand(shape, dtype=x.dtype, device=x.device), -2) >= probability)
-    draws = torch.empty(-(-shape.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    return scaled.mul(own_rows(draws.view(torch.uint8)[: shape.numel()].view(shape), -2) >= int(limit))
 
 
 class _SideBySide(torch.autograd.Function):

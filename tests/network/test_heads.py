@@ -7,7 +7,8 @@ from torch.nn.functional import linear
 
 from candapt.data.domains import Side
 from candapt.network.build import build_parts, decide
-from candapt.network.network import Bottleneck, HeadEnsemble, Network, drop_out
+from candapt.network.dropout import drop_out
+from candapt.network.network import Bottleneck, HeadEnsemble, Network
 from candapt.settings import NetworkSettings
 
 HEADS, WIDTH, INPUTS, CLASSES = 3, 4, 6, 5

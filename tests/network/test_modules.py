@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from candapt.network.backbones import build_backbone
+from candapt.network.dropout import Dropout
 from candapt.network.modules import (
     ClassDiscriminators,
     DomainDiscriminator,
@@ -57,9 +58,9 @@ def test_discriminators_of_one_class_and_of_all_have_the_same_layers() -> None:
 def test_dropout_comes_before_every_layer_of_a_head() -> None:
     head = dropout_head(4, 3, width=6, hidden=2, dropout=0.3)
     kinds = [type(layer) for layer in head]
-    assert kinds == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert kinds == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
     assert head.eval()(torch.randn(5, 4)).shape == (5, 3)
-    assert [type(layer) for layer in dropout_head(4, 3, width=6, hidden=0, dropout=0.5)] == [nn.Dropout, nn.Linear]
+    assert [type(layer) for layer in dropout_head(4, 3, width=6, hidden=0, dropout=0.5)] == [Dropout, nn.Linear]
 
 
 def test_a_pair_predicts_the_mean_of_its_probabilities() -> None:
