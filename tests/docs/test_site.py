@@ -82,7 +82,8 @@ def test_it_is_searched_from_disk(site: Path) -> None:
         page.goto((site / "index.html").as_uri())
         for _ in range(ATTEMPTS):  # what is typed before the page listens is lost
             page.fill("input.md-search__input", "")
-            page.fill("input.md-search__input", "contrastive discrepancy")
+            page.click("input.md-search__input")
+            page.keyboard.type("contrastive discrepancy")
             with suppress(playwright.TimeoutError):
                 page.wait_for_selector(".md-search-result__item", timeout=5_000)
                 break
