@@ -54,8 +54,8 @@ def squared_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 # The shortcut |a|^2 + |b|^2 - 2ab loses every digit once |a|^2 is 10^7 times the distance (float32), so the values come
-# from direct differences. The gradients are sums of differences: a matrix product in double precision gives them
-# without loss, while torch's own backward of the distances is slow and divides by them.
+# from direct differences, but for `centered_distances`. The gradients are sums of differences: a matrix product in
+# double precision gives them without loss, while torch's own backward of the distances is slow and divides by them.
 
 
 class _DistancesWithin(torch.autograd.Function):
@@ -75,6 +75,34 @@ class _DistancesWithin(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         a: Tensor = ctx.saved_tensors[0]
         return laplacian_products((gradients[0] + gradients[0].mT)[None], [a])[0]
+
+
+def centered_distances(a: Tensor) -> Tensor:
+    """The squared distances within `a`, (n, d) to (n, n), by products of its rows, in a fraction of the time.
+
+    They are right to the rounding of the mean of all of them: enough for kernels whose bandwidth is that mean, which
+    are constant long before a distance is as small as that. For other bandwidths take `squared_distances`.
+    """
+    distances: Tensor = _CenteredDistances.apply(a)  # type: ignore[no-untyped-call]
+    return distances
+
+
+class _CenteredDistances(torch.autograd.Function):
+    """Every row to every row of the same matrix, by products of what is left without the mean."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        centered = a - a.mean(0)  # exact however far from the origin: the mean itself may be rounded
+        ctx.save_for_backward(centered)
+        products = centered @ centered.mT
+        lengths = products.diagonal()
+        return (lengths[:, None] + lengths - 2 * products).clamp_min_(0).fill_diagonal_(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        centered: Tensor = ctx.saved_tensors[0]
+        doubled = 2 * (gradients[0] + gradients[0].mT)
+        return (doubled.sum(-1).diag_embed() - doubled) @ centered
 
 
 class _DistancesAcross(torch.autograd.Function):

@@ -7,7 +7,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from candapt.losses.kernels import Layers, Mixture, gaussian_mixture, paired_layers, squared_distances
+from candapt.losses.kernels import (
+    Layers,
+    Mixture,
+    centered_distances,
+    gaussian_mixture,
+    paired_layers,
+    squared_distances,
+)
 
 Estimator = Literal["biased", "unbiased", "linear"]
 Mixtures = Mixture | Sequence[Mixture] | None  # the kernels of every layer, or one entry per layer
@@ -51,11 +58,11 @@ def _layer_kernels(source: Layers, target: Layers, estimator: Estimator, mixture
         raise ValueError(f"There is no estimator {estimator!r}; choose one of {', '.join(_ESTIMATORS)}.")
     layers = paired_layers(source, target)
     _check_counts(len(layers[0][0]), len(layers[0][1]), estimator)
-    pairs = _neighbor_distances if estimator == "linear" else _all_distances
     kernels = []
     for (s, t), mixture in zip(layers, _one_per_layer(mixtures, len(layers)), strict=True):
         width, number, ratio = _bandwidth(s, t, mixture), mixture.kernels, mixture.ratio
-        kernels.append([gaussian_mixture(d, width, kernels=number, ratio=ratio) for d in pairs(s, t)])
+        pairs = _neighbor_distances(s, t) if estimator == "linear" else _all_distances(s, t, mixture)
+        kernels.append([gaussian_mixture(d, width, kernels=number, ratio=ratio) for d in pairs])
     return kernels
 
 
@@ -86,10 +93,10 @@ def _bandwidth(source: Tensor, target: Tensor, mixture: Mixture) -> Tensor | flo
     return 2 * (union - union.mean(0)).square().sum() / (len(union) - 1)
 
 
-def _all_distances(source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+def _all_distances(source: Tensor, target: Tensor, mixture: Mixture) -> tuple[Tensor, ...]:
     """Within the source (n, n), within the target (m, m) and across (n, m)."""
-    distances = squared_distances(torch.cat([source, target]))
-    n = len(source)
+    union, n = torch.cat([source, target]), len(source)
+    distances = centered_distances(union) if mixture.bandwidth is None else squared_distances(union)
     return distances[:n, :n], distances[n:, n:], distances[:n, n:]
 
 

@@ -14,11 +14,15 @@ def drop_out(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 1:
         return torch.zeros_like(x)
-    scaled, limit, shape = x * (1 / (1 - probability)), probability * 256, whole_shape(x, x.dim() - 2)
+    shape, limit, scale = whole_shape(x, x.dim() - 2), probability * 256, 1 / (1 - probability)
     if limit != int(limit):
-        return scaled.mul(own_rows(torch.rand(shape, dtype=x.dtype, device=x.device), -2) >= probability)
+        kept = own_rows(torch.rand(shape, dtype=x.dtype, device=x.device), -2) >= probability
+        return x * scale * kept
     draws = torch.empty(-(-shape.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    return scaled.mul(own_rows(draws.view(torch.uint8)[: shape.numel()].view(shape), -2) >= int(limit))
+    numbers = own_rows(draws.view(torch.uint8)[: shape.numel()].view(shape), -2)
+    # A shift by all other bits leaves the sign: -1 from the limit on, else 0. Processors compare bytes one by one.
+    kept = numbers.to(torch.int16).neg_().add_(int(limit) - 1).bitwise_right_shift_(15)
+    return x * -scale * kept
 
 
 class Dropout(nn.Dropout):

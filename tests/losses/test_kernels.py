@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candapt.losses import Mixture, gaussian_mixture, kernels, squared_distances
+from candapt.losses import Mixture, gaussian_mixture, kernels, maximum_mean_discrepancy, squared_distances
 
 quick = settings(derandomize=True, deadline=None, max_examples=30)
 
@@ -97,6 +97,27 @@ def test_the_gradient_stays_right_far_from_the_origin(offset: float, across: boo
         assert rows.grad is not None
         gradients.append(rows.grad.double())
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
+def test_centered_distances_are_right_relative_to_their_mean(offset: float) -> None:
+    rows = (random_rows(20, 300) + offset).float()
+    exact, weights = squared_distances(rows.double()), random_rows(20, 20, seed=1)
+    a, b = rows.clone().requires_grad_(), rows.double().requires_grad_()
+    distances = kernels.centered_distances(a)
+    torch.testing.assert_close(distances.double(), exact, rtol=0, atol=1e-6 * float(exact.mean()))
+    (distances * weights.float()).sum().backward()
+    (squared_distances(b) * weights).sum().backward()
+    assert a.grad is not None
+    assert b.grad is not None
+    torch.testing.assert_close(a.grad.double(), b.grad, rtol=0, atol=1e-5 * float(b.grad.abs().max()))
+
+
+def test_a_discrepancy_ignores_what_centered_distances_lose() -> None:
+    """Two tight clusters far apart: distances inside them are lost in that of the clusters, and so in its bandwidth."""
+    clusters = [(1e-3 * random_rows(10, 300, seed=n) + 100 * n).float() for n in range(2)]
+    fast, slow = (list(map(convert, clusters)) for convert in (torch.Tensor.float, torch.Tensor.double))
+    assert float(maximum_mean_discrepancy(*fast)) == pytest.approx(float(maximum_mean_discrepancy(*slow)), rel=1e-5)
 
 
 def test_coinciding_rows_have_distance_and_gradient_zero() -> None:
