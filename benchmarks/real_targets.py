@@ -115,7 +115,8 @@ def main() -> None:
         if path.exists():
             results.append(json.loads(path.read_text(encoding="utf-8")))
     made = distinct([result.pop("measured_with") for result in results])
-    record("real-targets", {"measured_with": made, "summary": summarize(results), "cells": results})
+    content = {"summary": summarize(results), "auto": auto(results), "cells": results}
+    record("real-targets", {"measured_with": made, **content})
 
 
 @cache
@@ -246,6 +247,31 @@ def _means(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     means["estimate_error"] = fmean(abs(each["estimate"] - each["accuracy"]) for each in group)
     means["warned"] = fmean(bool(each["warnings"]) for each in group)
     return means
+
+
+def auto(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `--method auto` would have kept: of the methods trained on a task, the one with the highest estimate."""
+    tasks: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for each in results:
+        if not each["right_classes"]:
+            place = (each["collection"], each["case"], each["source"], each["target"], each["seed"])
+            tasks.setdefault(place, {})[each["method"]] = each
+    groups: dict[str, list[dict[str, dict[str, Any]]]] = {}
+    for place, methods in tasks.items():
+        if len(methods) == len(METHODS["full"]):
+            groups.setdefault(f"{place[0]} {place[1]}", []).append(methods)
+    return {name: _auto_figures(group) for name, group in groups.items()}
+
+
+def _auto_figures(group: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Mean accuracies of every method and of what is kept, which is how often what, and how far below source-only."""
+    order = METHODS["full"]  # the last of equals is kept
+    kept = [max(order, key=lambda name: (each[name]["estimate"], order.index(name))) for each in group]
+    accuracy = [each[name]["accuracy"] for each, name in zip(group, kept, strict=True)]
+    harm = [each[BASELINE]["accuracy"] - own for each, own in zip(group, accuracy, strict=True)]
+    means = {name: fmean(each[name]["accuracy"] for each in group) for name in order}
+    counts = {name: kept.count(name) for name in order}
+    return {"tasks": len(group), "auto": fmean(accuracy), "methods": means, "kept": counts, "most_below": max(harm)}
 
 
 if __name__ == "__main__":

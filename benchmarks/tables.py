@@ -586,6 +586,18 @@ def real_targets() -> str:
     return table(["target", "trainings", *columns.values()], rows, result)
 
 
+def auto() -> str:
+    """What `--method auto` keeps, beside each method that it tries."""
+    result = load("real-targets")
+    rows, names = [], list[str]()
+    for name, group in result["auto"].items():
+        names = list(group["methods"])
+        cells = [f"{value:.1%}" for value in (*group["methods"].values(), group["auto"])]
+        kept = ", ".join(f"{method} {count}" for method, count in group["kept"].items() if count)
+        rows.append([name, str(group["tasks"]), *cells, kept, f"{100 * group['most_below']:.1f} points"])
+    return table(["target", "tasks", *names, "auto", "kept", "most below source-only on a task"], rows, result)
+
+
 def first_looks() -> str:
     """What is seen of targets before any training."""
     result = load("first-looks")
@@ -813,6 +825,7 @@ TABLES: dict[str, Callable[..., str]] = {
         alarm,
         estimate,
         real_targets,
+        auto,
         first_looks,
         kills,
         tune,
