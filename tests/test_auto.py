@@ -56,6 +56,20 @@ def test_it_resumes_where_it_was(files: Path, tmp_path: Path, monkeypatch: pytes
     assert main(["adapt", "--out", str(out), "--resume"]) == 0
 
 
+def test_a_stop_says_how_to_resume_the_whole(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resuming the folder of the method that was stopped would leave the others untrained."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auto.adapt, "train", stopped)
+    out = tmp_path / "run"
+    assert main(arguments(files, out)) == 130
+    assert f"candapt adapt --out {out} --resume" in capsys.readouterr().err
+
+
 def _values(files: Path, out: Path) -> dict[str, object]:
     settings = {"rounds": 2, "training.steps": 5, "network.bottleneck": 16, "report": False}
     return {"source": files / "source.npz", "target": files / "target.npz", "out": out, "method": "auto", **settings}

@@ -89,7 +89,7 @@ def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
         folder = out / CANDIDATES / each.settings.method
         log.info("Method %d of %d: %s", number, len(options), each.settings.method)
         started = processes.by_first(partial(_is_begun, folder))
-        result = adapt.run(replace(each, out=folder, resume=started), baseline)
+        result = adapt.run(replace(each, out=folder, resume=started), baseline, out)
         if each.settings.method == BASELINE and result is not None:
             baseline = as_baseline(result)
 
