@@ -120,6 +120,12 @@ def _evidence(summary: Mapping[str, Any]) -> dict[str, Any]:
     """What is compared of a candidate; a `UserError` if it has no estimate."""
     estimate = summary.get("estimated_accuracy")
     if not isinstance(estimate, dict):
+        data = summary.get("data", {})
+        if data and len(data.get("known_labels", [])) == data.get("target"):
+            raise UserError(
+                "--method auto compares methods on samples without a known label, and --known-labels has all: leave "
+                "some out, or give a method."
+            )
         raise UserError(
             "--method auto compares methods by features that no adaptation has touched, and this network starts at "
             "random: give --baseline true, or a method."

@@ -82,10 +82,8 @@ def tables(run: Run) -> dict[str, Table | None]:
 
 def known_table(run: Run) -> Table | None:
     """The target samples whose labels the user gave to steer the training."""
-    pairs = run.section("data").get("known_labels")
-    if not isinstance(pairs, list) or not pairs:
-        return None
-    return Table("Known labels", ("sample", "class"), [(str(name), str(label)) for name, label in pairs])
+    known = text.known_labels(run)
+    return Table("Known labels", ("sample", "class"), [*known.items()]) if known else None
 
 
 def source_table(run: Run) -> Table | None:

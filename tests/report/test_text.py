@@ -7,6 +7,7 @@ import pytest
 
 from candapt.report import text
 from candapt.report.run_data import Prediction, Run
+from candapt.report.samples import hand_checks
 
 
 def run_with(confidences: list[float], **summary: Any) -> Run:
@@ -46,3 +47,14 @@ def test_nothing_is_promised_without_calibrated_confidence() -> None:
     for run in (run_with([0.9], estimated_accuracy=None), run_with([0.9], estimated_accuracy="x")):
         assert text.coverage(run) == []
         assert text.what_to_check(run) == ""
+
+
+def test_samples_with_known_labels_count_in_no_accuracy() -> None:
+    run = run_with([0.2, 1.0, 0.6, 0.98], data={"known_labels": [["0", "cat"], ["2", "dog"]]})
+    assert text.expected_accuracies(run) == pytest.approx([1.0, 0.99])
+    assert text.coverage(run)[-1] == ("100%", "2", "99.0%")
+    assert text.what_to_check(run).startswith("All 2 predictions without a known label together")
+    assert [each.name for each in hand_checks(run)[0].samples] == ["3", "1"]
+    everything = run_with([0.2], data={"known_labels": [["0", "cat"]]})
+    assert text.coverage(everything) == []
+    assert text.what_to_check(everything) == ""
