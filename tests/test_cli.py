@@ -1187,3 +1187,10 @@ class TestOffice31:
             *("--target-labels", folder / "webcam.npz"),
         )
         assert least <= json.loads((out / "summary.json").read_text())["oracle"]["accuracy"] <= most
+
+
+def test_unknown_objects_need_a_name_that_no_class_has(toy: Toy, data: Path, tmp_path: Path, refused: Refused) -> None:
+    names = np.array(["cup", "unknown", "pen", "key"])
+    np.savez(tmp_path / "named.npz", x=toy.source_x, y=toy.source_y, classes=names)
+    words = ("adapt", tmp_path / "named.npz", data / "target.npz", "--out", tmp_path / "run", *FLAGS)
+    assert "a class of the source has it" in refused(*words, "--unknown", "label")

@@ -38,6 +38,7 @@ from candapt.data.known_labels import read_known_labels
 from candapt.errors import UserError, known_name
 from candapt.evaluation.scores import SCORES, check_selection
 from candapt.methods import METHODS
+from candapt.model import UNKNOWN
 from candapt.network.activations import ActivationCache
 from candapt.network.build import NetworkParts, check_named_weights, expected_images
 from candapt.presets import DEFAULT, PRESETS, make_settings, retired_settings
@@ -265,6 +266,8 @@ def read_inputs(options: TrainingOptions) -> Inputs:
         target, target_check = read_domain(options.target, reading)
     sources = [NamedSource(title, *each) for title, each in zip(source_titles(places), read, strict=True)]
     source = join_sources([each.domain for each in sources], [each.title for each in sources])
+    if settings.training.unknown == "label" and UNKNOWN in source.classes:
+        raise UserError(f"--unknown label needs the name {UNKNOWN!r}, but a class of the source has it: rename the class.")
     known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
     task = Task(source, target, known)
     check_task(task)

@@ -10,6 +10,7 @@ from typing import Any
 from candapt.console import duration
 from candapt.evaluation.scores import SCORES
 from candapt.methods import METHODS
+from candapt.model import UNKNOWN
 from candapt.report.run_data import Prediction, Run
 from candapt.review.interval import LEVEL
 from candapt.review.measurement import percent, plural
@@ -72,10 +73,17 @@ def is_minor(key: str) -> bool:
 
 def verdict(run: Run) -> str:
     """The outcome of a run in two or three sentences."""
-    count = f"{len(run.predictions):,}"
-    done = f"{title(run.method)} assigned each of {count} target samples to one of {len(run.classes)} classes."
+    count, unknown = f"{len(run.predictions):,}", called_unknown(run)
+    some = f"{len(run.predictions) - unknown:,} of {count}" if unknown else f"each of {count}"
+    others = f", and called the other {unknown:,} unknown" if unknown else ""
+    done = f"{title(run.method)} assigned {some} target samples to one of {len(run.classes)} classes{others}."
     oracle = f" By the true labels (oracle), {run.oracle['accuracy']:.1%} are right." if run.oracle else ""
     return f"{done} {_judgement(run)}{_reviewed(run)}{oracle}"
+
+
+def called_unknown(run: Run) -> int:
+    """How many samples have `unknown` in place of a class."""
+    return 0 if UNKNOWN in run.classes else sum(1 for each in run.predictions if each.label == UNKNOWN)
 
 
 def _reviewed(run: Run) -> str:

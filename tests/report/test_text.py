@@ -1,5 +1,6 @@
 """What a page says of the surest predictions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from candapt.report import text
 from candapt.report.run_data import Prediction, Run
+from candapt.report.run_page import class_table
 from candapt.report.samples import hand_checks
 
 
@@ -58,3 +60,12 @@ def test_samples_with_known_labels_count_in_no_accuracy() -> None:
     everything = run_with([0.2], data={"known_labels": [["0", "cat"]]})
     assert text.coverage(everything) == []
     assert text.what_to_check(everything) == ""
+
+
+def test_the_verdict_counts_what_is_called_unknown() -> None:
+    run = run_with([0.9] * 5)
+    assert text.verdict(run).startswith("CAN assigned each of 5 target samples to one of 2 classes.")
+    named = replace(run, predictions=(*run.predictions, Prediction("5", "unknown", 0.1)))
+    assert text.verdict(named).startswith("CAN assigned 5 of 6 target samples to one of 2 classes, and called the other 1")
+    assert class_table(named).rows[-1] == ("unknown", "1", "16.7%", "", "")
+    assert class_table(run).rows[-1][0] == "dog"
