@@ -251,9 +251,22 @@ def read_truth(options: TrainingOptions, task: Task) -> Tensor | None:
     return truth
 
 
+def require_other_places(sources: Sequence[Path], target: Path) -> None:
+    """Raise a `UserError` if a further source is the target, whose labels would then steer, or another source again."""
+    before = [sources[0].resolve()]
+    for path in sources[1:]:
+        place = path.resolve()
+        if place == target.resolve():
+            raise UserError(f"--more-sources names the target, {str(path)!r}: leave it out.")
+        if place in before:
+            raise UserError(f"{str(path)!r} is given twice as a source: leave one out.")
+        before.append(place)
+
+
 def read_inputs(options: TrainingOptions) -> Inputs:
     """Read the data, decide what depends on it or on the machine, and check that everything fits together."""
     places = (options.source, *options.more_sources)
+    require_other_places(places, options.target)
     has_images = any(reader_of(path).has_images for path in (*places, options.target))
     settings = decide_network(options.settings) if has_images else options.settings
     images = expected_images(settings.network, options.images) if has_images else None
