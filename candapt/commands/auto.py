@@ -18,7 +18,7 @@ from candapt.commands import adapt
 from candapt.commands.adapt import AUTO, AdaptOptions
 from candapt.commands.parser import Given, read_config
 from candapt.commands.report import report
-from candapt.commands.training import NOT_IN_FILES, parse_training, training_parser
+from candapt.commands.training import NOT_IN_FILES, parse_training, require_own_settings, training_parser
 from candapt.errors import UserError
 from candapt.methods import METHODS
 from candapt.settings import TrainingSettings
@@ -45,17 +45,33 @@ def main(given: Given) -> Path:
     if resume and RunFolder(out).complete:
         log.info("The run in %s is complete: %s", out, out / "predictions.csv")
         return out
+    require_own_settings(given, TRIED)
     config = read_config(out / CONFIG if resume and (out / CONFIG).is_file() else values.get("config"))
     options = [options_of(method, values, config) for method in TRIED]
+
+    is_new = processes.is_first() and not out.exists()
 
     def begin() -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
 
     processes.by_first(begin)
-    train_all(options, out)
+    try:
+        train_all(options, out)
+    except UserError:
+        if processes.is_first() and not resume:
+            _withdraw(out, with_folder=is_new)
+        raise
     processes.by_first(lambda: keep_best(out, with_report=options[-1].report))
     return out
+
+
+def _withdraw(out: Path, *, with_folder: bool) -> None:
+    """Leave nothing of a command whose first training could not begin, so that it can be given again."""
+    if names_in(out) == {CONFIG}:
+        (out / CONFIG).unlink()
+        if with_folder:
+            out.rmdir()
 
 
 def options_of(method: str, values: Mapping[str, Any], config: Mapping[str, Any]) -> AdaptOptions:
