@@ -53,7 +53,6 @@ class TestRun:
         assert "none is left to measure on" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
-
     def test_no_accuracy_is_estimated_where_all_are_known(
         self, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -64,6 +63,8 @@ class TestRun:
         assert "NaN" not in summary
         assert "nan%" not in capsys.readouterr().err
         assert "nan" not in (tmp_path / "run" / "README.md").read_text()
+        assert main(["suggest", str(tmp_path / "run")]) == 2
+        assert "there is none to suggest" in capsys.readouterr().err
         assert main(["adapt", *data, *FLAGS, "--method", "auto", "--out", str(tmp_path / "auto")]) == 2
         assert "--known-labels has all" in capsys.readouterr().err
 
