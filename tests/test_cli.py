@@ -449,6 +449,7 @@ class TestEvaluate:
         figures = json.loads((tmp_path / "figures.json").read_text())
         assert figures["accuracy"] == pytest.approx(np.mean(predicted[10:] == toy.target_y[10:]))
         assert figures["left_out"] == 10
+        assert figures["called_unknown"] == {"left_out": 0, "counted": 0}  # it is of a known class in truth
         assert "left out             10 of classes that the model does not know" in capsys.readouterr().out
 
     def test_no_class_in_common(self, finished: Path, toy: Toy, tmp_path: Path, refused: Refused) -> None:
