@@ -280,7 +280,9 @@ def read_inputs(options: TrainingOptions) -> Inputs:
     sources = [NamedSource(title, *each) for title, each in zip(source_titles(places), read, strict=True)]
     source = join_sources([each.domain for each in sources], [each.title for each in sources])
     if settings.training.unknown == "label" and UNKNOWN in source.classes:
-        raise UserError(f"--unknown label needs the name {UNKNOWN!r}, but a class of the source has it: rename the class.")
+        raise UserError(
+            f"--unknown label needs the name {UNKNOWN!r}, but a class of the source has it: rename the class."
+        )
     known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
     task = Task(source, target, known)
     check_task(task)

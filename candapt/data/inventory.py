@@ -116,7 +116,11 @@ def _lone_classes(sources: Sequence[dict[str, Any]]) -> list[str]:
         others = {name for other in sources if other is not each for name in other["classes"]}
         if lone := [name for name in each["classes"] if name not in others]:
             listed = shortened(", ".join(map(repr, lone)), 200)
-            kind = "no class of the other sources" if len(lone) == len(each["classes"]) else f"classes of its own: {listed}"
+            kind = (
+                "no class of the other sources"
+                if len(lone) == len(each["classes"])
+                else f"classes of its own: {listed}"
+            )
             lines.append(f"The source {each['name']!r} has {kind}; classes are joined by their exact names.")
     return lines
 

@@ -98,8 +98,8 @@ def _head(summary: Any, config: Any, model: Any, exported: "Exported | None") ->
         f"---\n{yaml.safe_dump(front, sort_keys=False)}# license: choose one before you publish this model\n---",
         f"# {_escaped(f'{source} → {target}')}",
         f"A classifier of {'images' if images else 'feature vectors'} into {len(model['classes'])} classes. It learned "
-        f"from labeled samples of {learned} and was adapted to another one (the target, {_code(target)}) {labels}. It is "
-        "meant for samples like those of the target.",
+        f"from labeled samples of {learned} and was adapted to another one (the target, {_code(target)}) {labels}. "
+        "It is meant for samples like those of the target.",
     )
 
 
@@ -149,7 +149,9 @@ def _data(summary: Any, config: Any, model: Any) -> Sequence[str]:
     if several := _further_sources(config):
         rows[0] += f", those of {', '.join(map(_code, several))} among them"
     known = _known_labels(summary)
-    rows[1] += f" without labels, except for {known:,} whose labels steered the training" if known else " without labels"
+    rows[1] += (
+        f" without labels, except for {known:,} whose labels steered the training" if known else " without labels"
+    )
     names = fitted(model["classes"], tuple[str, ...], "classes")
     listed = ", ".join(_code(name) for name in names[:CLASSES])
     more = f" and {len(names) - CLASSES:,} more in `model.json`" if len(names) > CLASSES else ""

@@ -66,6 +66,8 @@ def test_the_verdict_counts_what_is_called_unknown() -> None:
     run = run_with([0.9] * 5)
     assert text.verdict(run).startswith("CAN assigned each of 5 target samples to one of 2 classes.")
     named = replace(run, predictions=(*run.predictions, Prediction("5", "unknown", 0.1)))
-    assert text.verdict(named).startswith("CAN assigned 5 of 6 target samples to one of 2 classes, and called the other 1")
+    assert text.verdict(named).startswith(
+        "CAN assigned 5 of 6 target samples to one of 2 classes, and called the other 1"
+    )
     assert class_table(named).rows[-1] == ("unknown", "1", "16.7%", "", "")
     assert class_table(run).rows[-1][0] == "dog"
