@@ -74,6 +74,15 @@ def test_settings_of_a_method_that_is_not_tried_are_refused(
     assert "--dann.weight is a setting of dann" in capsys.readouterr().err
 
 
+def test_help_has_the_settings_of_all_that_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["adapt", "--method", "auto", "--help"])
+    text = capsys.readouterr().out
+    assert "--mcc.weight" in text
+    assert "--can.samples" in text
+    assert "--dann.weight" not in text
+
+
 def test_a_stop_says_how_to_resume_the_whole(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

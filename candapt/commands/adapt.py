@@ -70,7 +70,7 @@ def execute(parser: Parser, given: Given) -> Path:
     starting = ProcessOptions(**{name: given.values[name] for name in PROCESSES if name in given.values})
     if starting.several and not given.wants_help:
         return _execute_in_processes(parser, given, starting)
-    if not given.wants_help and is_auto(given):
+    if is_auto(given):
         from candapt.commands import auto  # it uses this module
 
         return auto.main(given)

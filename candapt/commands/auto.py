@@ -18,9 +18,16 @@ from candapt.commands import adapt
 from candapt.commands.adapt import AUTO, AdaptOptions
 from candapt.commands.parser import Given, read_config
 from candapt.commands.report import report
-from candapt.commands.training import NOT_IN_FILES, parse_training, require_own_settings, training_parser
-from candapt.errors import UserError
+from candapt.commands.training import (
+    NOT_IN_FILES,
+    parse_training,
+    require_own_settings,
+    show_help,
+    training_parser,
+)
+from candapt.errors import UserError, known_name
 from candapt.methods import METHODS
+from candapt.presets import DEFAULT, PRESETS, make_settings
 from candapt.settings import TrainingSettings
 from candapt.storage.files import plain, write_atomically, write_json
 from candapt.storage.folders import names_in
@@ -37,6 +44,9 @@ CONFIG = "auto.yaml"  # what the user gave, to resume with
 def main(given: Given) -> Path:
     """Train and compare; the values are those that the user gave, `--out` and `--resume` among them. The run folder."""
     values = dict(given.values)
+    if given.wants_help:
+        preset = known_name(values.get("preset", DEFAULT), PRESETS, "preset")
+        show_help(training_parser("adapt", AdaptOptions), make_settings(TRIED[-1], preset=preset), TRIED)
     out = values.get("out") or new_run_path(AUTO)
     resume = bool(values.get("resume")) or bool(processes.restarts() and (out / CONFIG).is_file())
     if processes.started() > 1:
