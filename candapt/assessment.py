@@ -119,7 +119,9 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
     facts = None if baseline is None else compare(result, baseline, confidence, unknown)
     findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
     others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
-    estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
+    estimate = None  # with no sample to speak of
+    if others.any():
+        estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
     calibrator = calibrator_for(result, untouched, confidence, means, unknown)
     rows, bank = untouched.reference.target_rows, untouched.reference.target
     groups = [] if unknown is None else [rows[group].tolist() for group in alike(bank, unknown[rows])]
@@ -255,10 +257,12 @@ def compare(
     untouched, plain = baseline.untouched, baseline.predictions
     if confidence is None:
         confidence = untouched.confidence(result.predictions.probabilities)[0]
-    adapted = Outcome(result.predictions.probabilities, result.predictions.cluster_labels, confidence)
     by_plain, share = untouched.confidence(plain.probabilities)[0], 0.0
     if unknown is not None:
         by_plain, share = (1 - unknown) * by_plain, float((unknown > LIKELY).double().mean())
-    other = Outcome(plain.probabilities, plain.cluster_labels, by_plain)
+    others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
+    counted = others if others.any() else torch.ones_like(others)
+    adapted = Outcome(result.predictions.probabilities, result.predictions.cluster_labels, confidence[counted])
+    other = Outcome(plain.probabilities, plain.cluster_labels, by_plain[counted])
     proportions = remembered_proportions(result.state.score_memory)
     return gather_facts(adapted, other, untouched.reference, untouched.view, proportions, share)

@@ -168,7 +168,7 @@ class TrainingSettings:
     """Whether source classes count as often as the target seems to have them, and absent ones start no cluster: auto,
     where pretrained features show that the proportions clearly differ; off: never."""
     unknown: Literal["auto", "off", "label"] = setting("auto", alias="unknown")
-    """Objects of none of the classes: mark them in the predictions and let them steer nothing (auto), do not look for
+    """Objects of none of the classes: mark them in the predictions and let them hardly count (auto), do not look for
     them (off), or also name their class `unknown` (label). It needs pretrained features."""
     clustering_views: Literal["evaluation", "training"] = "evaluation"
     """Views of the images that the target is clustered by: those of evaluation, or random training views drawn anew in

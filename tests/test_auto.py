@@ -56,6 +56,47 @@ def test_it_resumes_where_it_was(files: Path, tmp_path: Path, monkeypatch: pytes
     assert main(["adapt", "--out", str(out), "--resume"]) == 0
 
 
+def test_bad_input_leaves_nothing_behind(files: Path, tmp_path: Path) -> None:
+    """The corrected command can be given again with the same folder."""
+    (files / "known.csv").write_text("path,label\n0,no such class\n")
+    out = tmp_path / "run"
+    assert main([*arguments(files, out), "--known-labels", str(files / "known.csv")]) == 2
+    assert not out.exists()
+    out.mkdir()
+    assert main([*arguments(files, out), "--known-labels", str(files / "known.csv")]) == 2
+    assert not list(out.iterdir())
+
+
+def test_settings_of_a_method_that_is_not_tried_are_refused(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(files, tmp_path / "run"), "--dann.weight", "1"]) == 2
+    assert "--dann.weight is a setting of dann" in capsys.readouterr().err
+
+
+def test_help_has_the_settings_of_all_that_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["adapt", "--method", "auto", "--help"])
+    text = capsys.readouterr().out
+    assert "--mcc.weight" in text
+    assert "--can.samples" in text
+    assert "--dann.weight" not in text
+
+
+def test_a_stop_says_how_to_resume_the_whole(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resuming the folder of the method that was stopped would leave the others untrained."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auto.adapt, "train", stopped)
+    out = tmp_path / "run"
+    assert main(arguments(files, out)) == 130
+    assert f"candapt adapt --out {out} --resume" in capsys.readouterr().err
+
+
 def _values(files: Path, out: Path) -> dict[str, object]:
     settings = {"rounds": 2, "training.steps": 5, "network.bottleneck": 16, "report": False}
     return {"source": files / "source.npz", "target": files / "target.npz", "out": out, "method": "auto", **settings}

@@ -449,6 +449,7 @@ class TestEvaluate:
         figures = json.loads((tmp_path / "figures.json").read_text())
         assert figures["accuracy"] == pytest.approx(np.mean(predicted[10:] == toy.target_y[10:]))
         assert figures["left_out"] == 10
+        assert figures["called_unknown"] == {"left_out": 0, "counted": 0}  # it is of a known class in truth
         assert "left out             10 of classes that the model does not know" in capsys.readouterr().out
 
     def test_no_class_in_common(self, finished: Path, toy: Toy, tmp_path: Path, refused: Refused) -> None:
@@ -1187,3 +1188,10 @@ class TestOffice31:
             *("--target-labels", folder / "webcam.npz"),
         )
         assert least <= json.loads((out / "summary.json").read_text())["oracle"]["accuracy"] <= most
+
+
+def test_unknown_objects_need_a_name_that_no_class_has(toy: Toy, data: Path, tmp_path: Path, refused: Refused) -> None:
+    names = np.array(["cup", "unknown", "pen", "key"])
+    np.savez(tmp_path / "named.npz", x=toy.source_x, y=toy.source_y, classes=names)
+    words = ("adapt", tmp_path / "named.npz", data / "target.npz", "--out", tmp_path / "run", *FLAGS)
+    assert "a class of the source has it" in refused(*words, "--unknown", "label")

@@ -53,6 +53,21 @@ class TestRun:
         assert "none is left to measure on" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
+    def test_no_accuracy_is_estimated_where_all_are_known(
+        self, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data = [str(files / "source.npz"), str(files / "target.npz"), "--known-labels", str(files / "labels.csv")]
+        assert main(["adapt", *data, *FLAGS, "--out", str(tmp_path / "run")]) == 0
+        summary = (tmp_path / "run" / "summary.json").read_text()
+        assert json.loads(summary)["estimated_accuracy"] is None
+        assert "NaN" not in summary
+        assert "nan%" not in capsys.readouterr().err
+        assert "nan" not in (tmp_path / "run" / "README.md").read_text()
+        assert main(["suggest", str(tmp_path / "run")]) == 2
+        assert "there is none to suggest" in capsys.readouterr().err
+        assert main(["adapt", *data, *FLAGS, "--method", "auto", "--out", str(tmp_path / "auto")]) == 2
+        assert "--known-labels has all" in capsys.readouterr().err
+
 
 def test_resuming_with_other_known_labels_is_refused(
     files: Path, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

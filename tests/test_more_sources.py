@@ -1,13 +1,20 @@
 """`--more-sources` from the command line: data, configuration, resuming, and what the run says of each source."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from candapt.commands.main import main
+from candapt.data.domains import ArraySamples, Domain, LabeledDomain, Task
+from candapt.data.inputs import Reading, read_domain, read_labeled_domain
+from candapt.data.inventory import NamedSource, describe_data, sentences
+from candapt.data.joining import join_sources
+from candapt.settings import ImageSettings
 from tests.faults.test_resume import FLAGS, interrupt
 from tests.images import write_photos, write_weights
 from tests.toy import Toy
@@ -69,6 +76,47 @@ def test_other_features_are_one_sentence(files: Path, tmp_path: Path, capsys: py
     np.savez(files / "wide.npz", x=np.zeros((6, 3)), y=np.arange(6) % 2)
     assert main([*words(files, tmp_path / "run"), "--more-sources", str(files / "wide.npz")]) == 2
     assert "'wide'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "expected"), [("target", "names the target"), ("source", "given twice")])
+def test_the_target_and_a_source_again_are_refused(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, expected: str
+) -> None:
+    again = files / "." / f"../{files.name}/{name}.npz"
+    assert main([*words(files, tmp_path / "run"), "--more-sources", str(again)]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_log_tells_of_classes_that_one_source_has_alone() -> None:
+    def source(title: str, *classes: str) -> NamedSource:
+        names = tuple(map(str, range(len(classes))))
+        domain = LabeledDomain(ArraySamples(torch.zeros(len(classes), 2)), names, torch.arange(len(classes)), classes)
+        return NamedSource(title, domain, None)
+
+    sources = [source("one", "cup", "pen"), source("two", "Cup", "pen"), source("three", "key")]
+    joined = join_sources([each.domain for each in sources], [each.title for each in sources])
+    task = Task(joined, Domain(ArraySamples(torch.zeros(1, 2)), ("0",)))
+    said = "\n".join(sentences(task, describe_data(task, sources, None)))
+    assert "The source 'one' has classes of its own: 'cup';" in said
+    assert "The source 'two' has classes of its own: 'Cup';" in said
+    assert "The source 'three' has no class of the other sources;" in said
+
+
+def test_images_of_any_source_that_are_in_the_target_are_counted(tmp_path: Path) -> None:
+    folders = [write_photos(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))]
+    (tmp_path / "target").mkdir()
+    copied = next(path for path in sorted(folders[1].rglob("*")) if path.is_file())
+    shutil.copy(copied, tmp_path / "target")
+    (folders[1] / copied.parent.name / "broken.png").write_text("no image")
+    reading = Reading(ImageSettings(), 1)
+    sources = [NamedSource(each.name, *read_labeled_domain(each, reading)) for each in folders]
+    target, check = read_domain(tmp_path / "target", reading)
+    joined = join_sources([each.domain for each in sources], [each.title for each in sources])
+    task = Task(joined, target)
+    inventory = describe_data(task, sources, check)
+    assert inventory["in_both"] == 1
+    assert "1 image file(s) cannot be used" in "\n".join(sentences(task, inventory))
 
 
 def test_image_folders_pass_the_cache_one_by_one(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def execute(parser: Parser, given: Given) -> Path:
     starting = ProcessOptions(**{name: given.values[name] for name in PROCESSES if name in given.values})
     if starting.several and not given.wants_help:
         return _execute_in_processes(parser, given, starting)
-    if not given.wants_help and is_auto(given):
+    if is_auto(given):
         from candapt.commands import auto  # it uses this module
 
         return auto.main(given)
@@ -142,10 +142,11 @@ def _configuration(given: Given) -> dict[str, Any]:
     return {}
 
 
-def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | None:
+def run(options: AdaptOptions, baseline: Baseline | None = None, whole: Path | None = None) -> Result | None:
     """Train on a labeled source and an unlabeled target; write a run folder.
 
     A baseline to compare with is trained if none is given and the options ask for one. A complete run gives None.
+    If it is part of a `whole` run, that one is to be resumed after a stop.
     """
     out = options.out or Path()
     make_fabric(options.settings.training)  # a device or a number format may be missing; it connects processes
@@ -160,7 +161,7 @@ def run(options: AdaptOptions, baseline: Baseline | None = None) -> Result | Non
         options = replace(options, settings=inputs.settings, images=inputs.choice)
         fabric = make_fabric(options.settings.training)
         provenance = inputs.provenance(options.describe())
-        opened.enter_context(advice_on_failure(_advice(out)))
+        opened.enter_context(advice_on_failure(_advice(whole or out)))
 
         def begin() -> dict[str, Any]:
             """Claim the folder and write what the run is started with; of several processes the first does."""

@@ -18,9 +18,16 @@ from candapt.commands import adapt
 from candapt.commands.adapt import AUTO, AdaptOptions
 from candapt.commands.parser import Given, read_config
 from candapt.commands.report import report
-from candapt.commands.training import NOT_IN_FILES, parse_training, training_parser
-from candapt.errors import UserError
+from candapt.commands.training import (
+    NOT_IN_FILES,
+    parse_training,
+    require_own_settings,
+    show_help,
+    training_parser,
+)
+from candapt.errors import UserError, known_name
 from candapt.methods import METHODS
+from candapt.presets import DEFAULT, PRESETS, make_settings
 from candapt.settings import TrainingSettings
 from candapt.storage.files import plain, write_atomically, write_json
 from candapt.storage.folders import names_in
@@ -37,6 +44,9 @@ CONFIG = "auto.yaml"  # what the user gave, to resume with
 def main(given: Given) -> Path:
     """Train and compare; the values are those that the user gave, `--out` and `--resume` among them. The run folder."""
     values = dict(given.values)
+    if given.wants_help:
+        preset = known_name(values.get("preset", DEFAULT), PRESETS, "preset")
+        show_help(training_parser("adapt", AdaptOptions), make_settings(TRIED[-1], preset=preset), TRIED)
     out = values.get("out") or new_run_path(AUTO)
     resume = bool(values.get("resume")) or bool(processes.restarts() and (out / CONFIG).is_file())
     if processes.started() > 1:
@@ -45,17 +55,33 @@ def main(given: Given) -> Path:
     if resume and RunFolder(out).complete:
         log.info("The run in %s is complete: %s", out, out / "predictions.csv")
         return out
+    require_own_settings(given, TRIED)
     config = read_config(out / CONFIG if resume and (out / CONFIG).is_file() else values.get("config"))
     options = [options_of(method, values, config) for method in TRIED]
+
+    is_new = processes.is_first() and not out.exists()
 
     def begin() -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_config(out / CONFIG, _described(values, config), "What the methods were tried with")
 
     processes.by_first(begin)
-    train_all(options, out)
+    try:
+        train_all(options, out)
+    except UserError:
+        if processes.is_first() and not resume:
+            _withdraw(out, with_folder=is_new)
+        raise
     processes.by_first(lambda: keep_best(out, with_report=options[-1].report))
     return out
+
+
+def _withdraw(out: Path, *, with_folder: bool) -> None:
+    """Leave nothing of a command whose first training could not begin, so that it can be given again."""
+    if names_in(out) == {CONFIG}:
+        (out / CONFIG).unlink()
+        if with_folder:
+            out.rmdir()
 
 
 def options_of(method: str, values: Mapping[str, Any], config: Mapping[str, Any]) -> AdaptOptions:
@@ -89,7 +115,7 @@ def train_all(options: Sequence[AdaptOptions], out: Path) -> None:
         folder = out / CANDIDATES / each.settings.method
         log.info("Method %d of %d: %s", number, len(options), each.settings.method)
         started = processes.by_first(partial(_is_begun, folder))
-        result = adapt.run(replace(each, out=folder, resume=started), baseline)
+        result = adapt.run(replace(each, out=folder, resume=started), baseline, out)
         if each.settings.method == BASELINE and result is not None:
             baseline = as_baseline(result)
 
@@ -120,6 +146,12 @@ def _evidence(summary: Mapping[str, Any]) -> dict[str, Any]:
     """What is compared of a candidate; a `UserError` if it has no estimate."""
     estimate = summary.get("estimated_accuracy")
     if not isinstance(estimate, dict):
+        data = summary.get("data", {})
+        if data and len(data.get("known_labels", [])) == data.get("target"):
+            raise UserError(
+                "--method auto compares methods on samples without a known label, and --known-labels has all: leave "
+                "some out, or give a method."
+            )
         raise UserError(
             "--method auto compares methods by features that no adaptation has touched, and this network starts at "
             "random: give --baseline true, or a method."

@@ -12,6 +12,7 @@ from candapt.data.inputs import describe_inputs, match_classes, read_labeled_dom
 from candapt.data.known_labels import known_rows
 from candapt.errors import UserError
 from candapt.evaluation.metrics import measure
+from candapt.evaluation.unknown import LIKELY
 from candapt.model import load
 from candapt.storage.files import require_new, write_json, writing
 
@@ -61,6 +62,17 @@ def run(options: EvaluateOptions) -> dict[str, Any]:
         count = figures["left_out"] - len(known)
         left_out = f"left out             {count} of classes that the model does not know: {unknown}"
         output.print(left_out, markup=False)
+        if predictions.unknown is not None:
+            called, others = predictions.unknown > LIKELY, truth < 0
+            others[known] = False
+            figures["called_unknown"] = {
+                "left_out": int(called[others].sum()),
+                "counted": int(called[truth >= 0].sum()),
+            }
+            found, wrong = figures["called_unknown"].values()
+            output.print(
+                f"called unknown       {found} of the {count} left out, {wrong} of the {figures['samples']} counted"
+            )
     if known:
         output.print(f"not counted          {len(known)} whose labels were given by --known-labels")
     if options.out is not None:

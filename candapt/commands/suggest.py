@@ -56,16 +56,18 @@ def run(options: SuggestOptions) -> list[str]:
     if options.out is not None:
         require_new(options.out)
     content, model = read_run(options.run, pictures=False), load(options.run)
+    known = known_names(options.run)
+    labeled = torch.tensor([row for row, each in enumerate(content.predictions) if each.name in known]).long()
+    if len(labeled) == len(content.predictions):
+        raise UserError("Every sample of the target has a known label: there is none to suggest.")
     with model_reading(model, strict=False) as reading:
         target, _ = read_domain(options.target or content.place(Side.TARGET), reading)
     rows = _rows_of(content, target)
     confidence = torch.tensor([each.confidence for each in content.predictions])
-    known = known_names(options.run)
-    labeled = torch.tensor([row for row, each in enumerate(content.predictions) if each.name in known]).long()
     units = standardized_units(untouched(model, target, ActivationCache(options.cache))[rows])
     chosen = suggest_samples(units, confidence, options.number, known=labeled).tolist()
     if len(chosen) < options.number:
-        log.warning("Only %d samples are without a known label.", len(chosen))
+        log.warning("All %d samples without a known label are listed: there are no more.", len(chosen))
     _write(options.out, content, chosen)
     return [content.predictions[row].name for row in chosen]
 

@@ -38,6 +38,7 @@ from candapt.data.known_labels import read_known_labels
 from candapt.errors import UserError, known_name
 from candapt.evaluation.scores import SCORES, check_selection
 from candapt.methods import METHODS
+from candapt.model import UNKNOWN
 from candapt.network.activations import ActivationCache
 from candapt.network.build import NetworkParts, check_named_weights, expected_images
 from candapt.presets import DEFAULT, PRESETS, make_settings, retired_settings
@@ -250,9 +251,22 @@ def read_truth(options: TrainingOptions, task: Task) -> Tensor | None:
     return truth
 
 
+def require_other_places(sources: Sequence[Path], target: Path) -> None:
+    """Raise a `UserError` if a further source is the target, whose labels would then steer, or another source again."""
+    before = [sources[0].resolve()]
+    for path in sources[1:]:
+        place = path.resolve()
+        if place == target.resolve():
+            raise UserError(f"--more-sources names the target, {str(path)!r}: leave it out.")
+        if place in before:
+            raise UserError(f"{str(path)!r} is given twice as a source: leave one out.")
+        before.append(place)
+
+
 def read_inputs(options: TrainingOptions) -> Inputs:
     """Read the data, decide what depends on it or on the machine, and check that everything fits together."""
     places = (options.source, *options.more_sources)
+    require_other_places(places, options.target)
     has_images = any(reader_of(path).has_images for path in (*places, options.target))
     settings = decide_network(options.settings) if has_images else options.settings
     images = expected_images(settings.network, options.images) if has_images else None
@@ -265,6 +279,10 @@ def read_inputs(options: TrainingOptions) -> Inputs:
         target, target_check = read_domain(options.target, reading)
     sources = [NamedSource(title, *each) for title, each in zip(source_titles(places), read, strict=True)]
     source = join_sources([each.domain for each in sources], [each.title for each in sources])
+    if settings.training.unknown == "label" and UNKNOWN in source.classes:
+        raise UserError(
+            f"--unknown label needs the name {UNKNOWN!r}, but a class of the source has it: rename the class."
+        )
     known = read_known_labels(options.known_labels, target, source.classes) if options.known_labels else None
     task = Task(source, target, known)
     check_task(task)

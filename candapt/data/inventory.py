@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from candapt.data.decoding import ImageCheck
 from candapt.data.domains import Domain, KnownLabels, LabeledDomain, Task
+from candapt.storage.safe_reading import shortened
 
 UNBALANCED = 10  # classes are reported as unbalanced if the largest has this many times the images of the smallest
 EXAMPLES = 3  # pairs of equal images that are listed rather than only counted
@@ -32,8 +33,9 @@ def describe_data(task: Task, sources: Sequence[NamedSource], target: ImageCheck
         inventory["source_images"] = describe_images(source, domain)
     if target is not None:
         inventory["target_images"] = describe_images(target)
-    if source is not None and target is not None:
-        twins = source.duplicates(target)
+    checks = [each.check for each in sources if each.check is not None]
+    if checks and target is not None:
+        twins = [twin for check in checks for twin in check.duplicates(target)]
         inventory["in_both"] = len({path for _, path in twins})
         inventory["in_both_examples"] = [[str(path) for path in pair] for pair in twins[:EXAMPLES]]
     return inventory
@@ -85,6 +87,7 @@ def sentences(task: Task, inventory: dict[str, Any]) -> list[str]:
     if sources := inventory.get("sources"):
         listed = "; ".join(f"{each['name']!r} {each['samples']} of {len(each['classes'])} classes" for each in sources)
         lines.append(f"{len(sources)} sources, each with its own batch norm: {listed}.")
+        lines += _lone_classes(sources)
     if known := inventory.get("known_labels"):
         classes = len({label for _, label in known})
         lines.append(
@@ -99,8 +102,26 @@ def sentences(task: Task, inventory: dict[str, Any]) -> list[str]:
         pairs = "; ".join(f"{a!r} is {b!r}" for a, b in inventory["in_both_examples"])
         more = "; …" if shared > EXAMPLES else ""
         lines.append(f"{shared} image(s) of the target are in the source too, byte for byte: {pairs}{more}.")
-    if broken := sum(inventory.get(f"{side}_images", {}).get("broken", 0) for side in ("source", "target")):
+    checked = [inventory.get(f"{side}_images", {}) for side in ("source", "target")]
+    checked += [each.get("images", {}) for each in inventory.get("sources", [])[1:]]
+    if broken := sum(images.get("broken", 0) for images in checked):
         lines.append(f"{broken} image file(s) cannot be used and are left out: left-out.csv lists them.")
+    return lines
+
+
+def _lone_classes(sources: Sequence[dict[str, Any]]) -> list[str]:
+    """Classes that one of several sources has alone: perhaps another one spells them otherwise."""
+    lines = []
+    for each in sources:
+        others = {name for other in sources if other is not each for name in other["classes"]}
+        if lone := [name for name in each["classes"] if name not in others]:
+            listed = shortened(", ".join(map(repr, lone)), 200)
+            kind = (
+                "no class of the other sources"
+                if len(lone) == len(each["classes"])
+                else f"classes of its own: {listed}"
+            )
+            lines.append(f"The source {each['name']!r} has {kind}; classes are joined by their exact names.")
     return lines
 
 

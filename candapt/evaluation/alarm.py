@@ -34,8 +34,8 @@ SENTENCES = {
     "for them is wrong.",
     "other classes": "The target samples predicted as a class hardly resemble that class in the source (similarity "
     "{resemblance[0]:.2f}): the target may hold other classes, and its predictions mean little.",
-    "missing classes": "The target seems to lack about {missing:.0%} of the source's classes, which adaptation does "
-    "not expect: predictions of rare classes are not to be trusted.",
+    "missing classes": "The target seems to lack about {missing:.0%} of the source's classes: predictions of rare "
+    "classes are not to be trusted.",
     "collapse": "The predictions collapse into few classes: they spread over only {spread[0]:.0%} as many as the "
     "source has.",
     "no clusters": "The target barely clusters: classifier and clusters agree on only {clustered[0]:.0%} of it.",
@@ -56,7 +56,7 @@ class Outcome:
 
     probabilities: Tensor  # shape (m, classes)
     cluster_labels: Tensor  # shape (m,)
-    confidence: Tensor  # calibrated, shape (m,)
+    confidence: Tensor  # calibrated, of the samples that count in an accuracy, shape (k,)
 
     @property
     def labels(self) -> Tensor:

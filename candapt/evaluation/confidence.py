@@ -222,6 +222,11 @@ class SampleConfidence:
         for each in labels:
             if each is None or each.is_floating_point() or not 0 <= int(each.min()) <= int(each.max()) < classes:
                 raise ValueError("a label in a bank is not one of the classes")
+        if (
+            self.bank_unknown is not None
+            and not 0 <= float(self.bank_unknown.min()) <= float(self.bank_unknown.max()) <= 1
+        ):
+            raise ValueError("bank_unknown holds values that are no probabilities")
 
 
 def stored_source_rows(samples: int, classes: int) -> Tensor:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FILE = "README.md"
 CLASSES = 100  # maximum number of class names in a card; model.json has all
 NAME = 80  # maximum number of characters of a name or a setting
-PATHS = ("source", "target", "target_labels")  # entries of config.yaml that are no settings
+PATHS = ("source", "more_sources", "target", "target_labels", "known_labels")  # of config.yaml, which are no settings
 MARK = "<!-- Made by candapt; `candapt report` replaces it unless it was edited. Digest: "
 """The last line of a card, which tells one that was edited."""
 
@@ -66,7 +66,7 @@ def model_card(run: Path, exported: "Exported | None" = None) -> str:
             *_data(summary, config, model),
             *_method(summary, config),
             *_evidence(summary),
-            *_limits(summary),
+            *_limits(summary, model),
         )
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         reason = shortened(f"{type(error).__name__}: {error}", 160)
@@ -89,12 +89,17 @@ def _head(summary: Any, config: Any, model: Any, exported: "Exported | None") ->
         "tags": [*tags, "onnx"] if exported is not None and exported.metadata.opset else tags,
     }
     source, target = (_place(config.get(side)) for side in ("source", "target"))
+    several, known = _further_sources(config), _known_labels(summary)
+    learned = f"one domain (the source, {_code(source)})"
+    if several:
+        learned = f"{len(several) + 1} domains (the sources {', '.join(map(_code, (source, *several)))})"
+    labels = f"with the labels of {known:,} of its samples" if known else "without any label of it"
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False)}# license: choose one before you publish this model\n---",
         f"# {_escaped(f'{source} → {target}')}",
         f"A classifier of {'images' if images else 'feature vectors'} into {len(model['classes'])} classes. It learned "
-        f"from labeled samples of one domain (the source, {_code(source)}) and was adapted to another one (the target, "
-        f"{_code(target)}) without any label of it. It is meant for samples like those of the target.",
+        f"from labeled samples of {learned} and was adapted to another one (the target, {_code(target)}) {labels}. "
+        "It is meant for samples like those of the target.",
     )
 
 
@@ -141,7 +146,12 @@ def _data(summary: Any, config: Any, model: Any) -> Sequence[str]:
         for side, name, count in counts
     ]
     rows[0] += " with labels"
-    rows[1] += " without labels"
+    if several := _further_sources(config):
+        rows[0] += f", those of {', '.join(map(_code, several))} among them"
+    known = _known_labels(summary)
+    rows[1] += (
+        f" without labels, except for {known:,} whose labels steered the training" if known else " without labels"
+    )
     names = fitted(model["classes"], tuple[str, ...], "classes")
     listed = ", ".join(_code(name) for name in names[:CLASSES])
     more = f" and {len(names) - CLASSES:,} more in `model.json`" if len(names) > CLASSES else ""
@@ -190,12 +200,15 @@ def _evidence(summary: Any) -> Sequence[str]:
     return parts
 
 
-def _limits(summary: Any) -> Sequence[str]:
+def _limits(summary: Any, model: Any) -> Sequence[str]:
+    assigned = "* Every sample is assigned to one of the classes above, even if it belongs to none of them."
+    if model.get("names_unknown"):
+        assigned = "* What looks like none of the classes above is called `unknown`; this is not always right."
     return (
         "## Limits",
         "\n".join(
             [
-                "* Every sample is assigned to one of the classes above, even if it belongs to none of them.",
+                assigned,
                 "* The batch norms are those of the target: samples that look otherwise, also those of the source, get "
                 "worse predictions.",
                 "* The estimate and the confidence were made without labels of the target. They can be wrong; label a "
@@ -214,6 +227,17 @@ def _versions(summary: Any) -> str:
         ", ".join(f"{name} {_escaped(shown[name])}" for name in ("candapt", "torch", "timm") if name in shown)
         or "candapt"
     )
+
+
+def _further_sources(config: Any) -> list[str]:
+    """The names of all sources but the first."""
+    return [_place(each) for each in fitted(config.get("more_sources") or [], list, "more_sources")]
+
+
+def _known_labels(summary: Any) -> int:
+    """How many target samples have a label that steered the training."""
+    known = _mapping(summary.get("data")).get("known_labels")
+    return len(known) if isinstance(known, list) else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

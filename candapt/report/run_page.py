@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from candapt.data.domains import Side
+from candapt.model import UNKNOWN
 from candapt.report import plots, text
 from candapt.report.page import Points, Table, render
 from candapt.report.plots import Chart, Curve
@@ -82,10 +83,8 @@ def tables(run: Run) -> dict[str, Table | None]:
 
 def known_table(run: Run) -> Table | None:
     """The target samples whose labels the user gave to steer the training."""
-    pairs = run.section("data").get("known_labels")
-    if not isinstance(pairs, list) or not pairs:
-        return None
-    return Table("Known labels", ("sample", "class"), [(str(name), str(label)) for name, label in pairs])
+    known = text.known_labels(run)
+    return Table("Known labels", ("sample", "class"), [*known.items()]) if known else None
 
 
 def source_table(run: Run) -> Table | None:
@@ -181,9 +180,16 @@ def class_shares(run: Run) -> list[tuple[str, int, float, int | None, float | No
     ]
 
 
+def shown_shares(run: Run) -> list[tuple[str, int, float, int | None, float | None]]:
+    """The same, and those of the samples that the run calls unknown, if there are any."""
+    number = text.called_unknown(run)
+    unknown = (UNKNOWN, number, number / len(run.predictions), None, None)
+    return [*class_shares(run), *([unknown] if number else [])]
+
+
 def class_chart(run: Run) -> Chart:
     """Predicted shares of the classes beside those of the source."""
-    shares = class_shares(run)
+    shares = shown_shares(run)
     note = "A class that the target has and nobody predicts, or one that swallows others, stands out here."
     if len(shares) > CLASSES:
         shares = sorted(shares, key=lambda row: -abs(row[2] - (row[4] or 0)))[:CLASSES]
@@ -198,7 +204,7 @@ def class_table(run: Run) -> Table:
     """The predicted and source shares of every class."""
     rows = [
         (name, text.number(count), f"{share:.1%}", text.number(source), "" if part is None else f"{part:.1%}")
-        for name, count, share, source, part in class_shares(run)
+        for name, count, share, source, part in shown_shares(run)
     ]
     columns = ("class", "predicted", "share", "in the source", "share")
     return Table("Predicted classes of the target", columns, rows)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from candapt.report.run_data import Prediction, Run
+from candapt.report.text import counted
 
 TO_CHECK = 24  # maximum number of samples in one list of those to check by hand
 OF_CLASS = 4  # maximum number of surest samples of a class, and of least sure ones
@@ -27,8 +28,8 @@ class ClassSamples(NamedTuple):
 
 
 def hand_checks(run: Run) -> list[HandCheck]:
-    """Lists of samples to check by hand, the most urgent list first."""
-    unsure = ranked(run.predictions)[::-1][:TO_CHECK]
+    """Lists of samples to check by hand, the most urgent list first; a person knows the given labels already."""
+    unsure = ranked(counted(run))[::-1][:TO_CHECK]
     note = "The predictions that are least likely to be right."
     return [HandCheck("Least sure", note, unsure)]
 

@@ -66,14 +66,16 @@ def proportion_table(run: Run) -> Table | None:
 
 def method_table(run: Run) -> Table | None:
     """The methods that were tried, with the evidence that chose among them."""
-    auto = run.section("auto")
-    methods = auto.get("methods")
+    methods, kept = (run.section("auto").get(key) for key in ("methods", "kept"))
     if not isinstance(methods, Mapping):
         return None
-    rows = [(name, f"{each['estimated_accuracy']:.1%}", f"{each['seconds']:.0f} s") for name, each in methods.items()]
-    kept = [place for place, name in enumerate(methods) if name == auto.get("kept")]
-    columns = ("method", "estimated accuracy", "time")
-    return Table("Methods that were tried", columns, rows, strong=frozenset((place, 1) for place in kept))
+    rows = [
+        (text.title(name), f"{each['estimated_accuracy']:.1%}", f"{each['seconds']:.0f} s", "kept" * (name == kept))
+        for name, each in methods.items()
+    ]
+    strong = [place for place, name in enumerate(methods) if name == kept]
+    columns = ("method", "estimated accuracy", "time", "")
+    return Table("Methods that were tried", columns, rows, strong=frozenset((place, 1) for place in strong))
 
 
 def unknown_groups(run: Run) -> list[Group]:

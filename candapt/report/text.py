@@ -10,7 +10,8 @@ from typing import Any
 from candapt.console import duration
 from candapt.evaluation.scores import SCORES
 from candapt.methods import METHODS
-from candapt.report.run_data import Run
+from candapt.model import UNKNOWN
+from candapt.report.run_data import Prediction, Run
 from candapt.review.interval import LEVEL
 from candapt.review.measurement import percent, plural
 from candapt.settings import LAST
@@ -72,10 +73,17 @@ def is_minor(key: str) -> bool:
 
 def verdict(run: Run) -> str:
     """The outcome of a run in two or three sentences."""
-    count = f"{len(run.predictions):,}"
-    done = f"{title(run.method)} assigned each of {count} target samples to one of {len(run.classes)} classes."
+    count, unknown = f"{len(run.predictions):,}", called_unknown(run)
+    some = f"{len(run.predictions) - unknown:,} of {count}" if unknown else f"each of {count}"
+    others = f", and called the other {unknown:,} unknown" if unknown else ""
+    done = f"{title(run.method)} assigned {some} target samples to one of {len(run.classes)} classes{others}."
     oracle = f" By the true labels (oracle), {run.oracle['accuracy']:.1%} are right." if run.oracle else ""
     return f"{done} {_judgement(run)}{_reviewed(run)}{oracle}"
+
+
+def called_unknown(run: Run) -> int:
+    """How many samples have `unknown` in place of a class."""
+    return 0 if UNKNOWN in run.classes else sum(1 for each in run.predictions if each.label == UNKNOWN)
 
 
 def _reviewed(run: Run) -> str:
@@ -139,6 +147,18 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
     return rows
 
 
+def counted(run: Run) -> list[Prediction]:
+    """The predictions that may count in an accuracy: all but those whose known labels steered the training."""
+    known = known_labels(run)
+    return [each for each in run.predictions if each.name not in known]
+
+
+def known_labels(run: Run) -> dict[str, str]:
+    """The class of each target sample whose label the user gave to steer the training."""
+    pairs = run.section("data").get("known_labels")
+    return {str(name): str(label) for name, label in pairs} if isinstance(pairs, list) else {}
+
+
 def coverage(run: Run) -> list[tuple[str, str, str]]:
     """How many of the surest predictions are expected to be right: share, number and expected accuracy of each row.
 
@@ -146,7 +166,8 @@ def coverage(run: Run) -> list[tuple[str, str, str]]:
     """
     if _number(run.section("estimated_accuracy"), "value") is None or "mean_softmax" not in run.summary:
         return []
-    expected = expected_accuracies(run)
+    if not (expected := expected_accuracies(run)):
+        return []
     rows = []
     for share in COVERAGES:
         count = max(1, round(share * len(expected)))
@@ -156,7 +177,7 @@ def coverage(run: Run) -> list[tuple[str, str, str]]:
 
 def expected_accuracies(run: Run) -> list[float]:
     """Mean confidence of the surest prediction, of the surest two, and so on to all."""
-    surest_first = sorted((each.confidence for each in run.predictions), reverse=True)
+    surest_first = sorted((each.confidence for each in counted(run)), reverse=True)
     return [total / count for count, total in enumerate(accumulate(surest_first), 1)]
 
 
@@ -168,7 +189,8 @@ def what_to_check(run: Run) -> str:
     usable = sum(1 for each in expected if each >= USABLE)  # they fall from the surest on
     rest, total = len(expected) - usable, len(expected)
     if not rest:
-        return f"All {total:,} predictions together are expected to be at least {USABLE:.0%} right: use them."
+        others = " without a known label" if known_labels(run) else ""
+        return f"All {total:,} predictions{others} together are expected to be at least {USABLE:.0%} right: use them."
     if not usable:
         return f"No part of the predictions is expected to be {USABLE:.0%} right: check them before you use them."
     sure = f"The {usable:,} surest predictions are expected to be {USABLE:.0%} right together"

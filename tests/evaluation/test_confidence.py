@@ -158,6 +158,9 @@ class TestSamples:
         strange = replace(stored, bank_labels=torch.full_like(LABELS[:20], CLASSES))
         with pytest.raises(ValueError, match="not one of the classes"):
             strange.check(CLASSES, width)
+        unlikely = replace(stored, bank_unknown=torch.full((20,), 1.5))
+        with pytest.raises(ValueError, match="no probabilities"):
+            unlikely.check(CLASSES, width)
         empty = replace(stored, reference=replace(stored.reference, source=torch.zeros(0, width)))
         with pytest.raises(ValueError, match="banks hold"):
             empty.check(CLASSES, width)

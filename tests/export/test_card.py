@@ -55,6 +55,23 @@ class TestContent:
             assert "license" not in content  # it is the user's to choose
             assert "license: choose" in front
 
+    def test_several_sources_and_known_labels_are_named_without_their_folders(self, run: Path) -> None:
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config |= {"more_sources": ["/home/someone/paintings"], "known_labels": "/home/someone/labels.csv"}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        summary = json.loads((run / "summary.json").read_text())
+        known = {"known_labels": [["1", "a"], ["2", "b"]]}
+        card = model_card(change(run, "summary.json", data=summary["data"] | known))
+        assert "someone" not in card  # a card is made to be published
+        assert "of 2 domains (the sources" in card
+        assert "paintings" in card
+        assert "with the labels of 2 of its samples" in card
+        assert "without any label of it" not in card
+
+    def test_a_model_that_names_unknown_objects_says_so(self, run: Path) -> None:
+        assert "even if it belongs to none of them" in model_card(run)
+        assert "is called `unknown`" in model_card(change(run, "model.json", names_unknown=True))
+
     def test_data_method_settings_evidence_limits_and_use(self, feature_run: Path) -> None:
         card, summary = model_card(feature_run), json.loads((feature_run / "summary.json").read_text())
         titles = re.findall("^## (.*)$", card, re.MULTILINE)

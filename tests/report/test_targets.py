@@ -38,7 +38,7 @@ def test_every_part(run: Run) -> None:
     assert parts.proportions is not None
     assert parts.proportions.rows[0] == ("a", "50.0%", "90.0%", "85.0% to 95.0%")
     assert parts.methods is not None
-    assert parts.methods.rows == [("mcc", "70.0%", "12 s"), ("can", "80.0%", "12 s")]
+    assert parts.methods.rows == [("MCC", "70.0%", "12 s", ""), ("CAN", "80.0%", "12 s", "kept")]
     assert parts.methods.strong == {(1, 1)}
     assert parts.unknown_share == pytest.approx(0.43)
     assert [group.sentence for group in parts.groups] == [
@@ -66,13 +66,13 @@ def test_few_groups_are_shown_and_only_of_samples_that_there_are(run: Run) -> No
 
 
 def test_where_the_page_shows_them(run: Run, image_run: Path) -> None:
-    """Unknown objects are to be checked by hand; proportions stand with the classes, methods with the training."""
+    """Unknown objects are to be checked by hand, proportions stand with the classes, and methods on top, unfolded."""
     whole = read_run(image_run)
     summary = {**run.summary, "unknown": {"share": 0.43, "groups": [[each.name for each in whole.predictions[:5]]]}}
     text = run_page(replace(whole, summary=whole.summary | summary))
-    places = [
+    places = [text.index(each) for each in ('id="next"', "Methods that were tried")]
+    places += [
         text.index(each) for each in ('id="check"', "Suspected unknown objects", "5 samples resemble", 'id="map"')
     ]
     places += [text.index(each) for each in ('id="classes"', "estimated without its labels", 'id="gallery"')]
-    places += [text.index(each) for each in ('id="course"', "Methods that were tried", 'id="settings"')]
     assert places == sorted(places)
