@@ -68,6 +68,19 @@ def test_bad_settings_are_told_before_processes_are_started(files: Path, capsys:
     assert "did you mean" in capsys.readouterr().err
 
 
+def test_a_process_tells_of_its_error_unless_one_before_it_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who started them ends all once one has ended, so that the one that ends first has to tell."""
+    waited = list[float]()
+    monkeypatch.setattr("time.sleep", waited.append)
+    for rank, seconds in ((0, 0), (1, 5), (3, 15), (500, 60)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert main(["predict", "run"]) == 2
+        assert "INPUT is missing" in capsys.readouterr().err
+        assert waited.pop() == seconds
+
+
 def test_a_stopped_command_says_how_to_continue(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
