@@ -32,13 +32,15 @@ def read_batches(
     workers: int = 0,
     *,
     together: bool = True,
+    normalized_apart: bool = False,
 ) -> Iterator[Batch]:
     """The batches of a round from the first step on, on the device; with workers, other processes read them ahead.
 
     Views depend on the seed of the round, the step and the part's name alone. Of several processes each reads its share
-    of every part; unless they compute losses `together`, it gets a batch of its own.
+    of every part; unless they compute losses `together`, it gets a batch of its own. A part too small for shares that
+    are `normalized_apart`, each by itself, is read whole by all.
     """
-    steps, order = _Steps(task, draws, seed, together), range(first, len(draws))
+    steps, order = _Steps(task, draws, seed, together, normalized_apart), range(first, len(draws))
     loader = DataLoader(
         steps, None, sampler=order, num_workers=workers, collate_fn=_unchanged, worker_init_fn=ignore_signals
     )
@@ -55,8 +57,11 @@ class _Steps(Dataset[Batch | UserError]):
     inside a traceback.
     """
 
-    def __init__(self, task: Task, draws: Sequence[Draw], seed: int, together: bool = True) -> None:
+    def __init__(
+        self, task: Task, draws: Sequence[Draw], seed: int, together: bool = True, normalized_apart: bool = False
+    ) -> None:
         self.task, self.draws, self.seed, self.together = task, draws, seed, together
+        self.any_share_fits = together and not normalized_apart
         self.place = processes.count(), processes.rank()  # processes that read ahead are connected to none
 
     def __len__(self) -> int:
@@ -71,7 +76,7 @@ class _Steps(Dataset[Batch | UserError]):
     def _read(self, part: Part, step: int, name: str) -> BatchPart:
         seed, norm = derive_seed(self.seed, "views", step, name), self._norm(part)
         samples, share = self.task.domain(part.side).samples, share_of_part(part, *self.place)
-        if share is None or not (self.together or share.fits_all):
+        if share is None or not (self.any_share_fits or share.fits_all):
             return BatchPart(samples.read(part.indices, seed=seed), part.labels, norm)
         own = read_rows(samples, part.indices, share.rows, seed)
         return (

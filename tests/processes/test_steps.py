@@ -12,10 +12,11 @@ from benchmarks.processes import in_processes
 from candapt import processes
 from candapt.adaptation import adapt, build_method, initial_parts
 from candapt.clustering import CHUNK_SIZE, Clusters, spherical_kmeans
-from candapt.data.domains import ArraySamples, Side
+from candapt.data.domains import ArraySamples, Domain, Side
 from candapt.methods.base import Part
 from candapt.training.batches import make_fabric, read_batches, share_of_part
 from candapt.training.loop import Training
+from candapt.training.outputs import batches_of
 from tests.toy import Toy, make_toy, quick_settings
 
 STEPS = 3
@@ -45,8 +46,11 @@ def steps(method: str, changes: dict[str, Any]) -> dict[str, Tensor]:
     clusters = Clusters(labels, torch.zeros(len(labels)), torch.zeros(5, 3), everything, steps=1)
     round = replace(training.describe_round(), index=1)  # after the warm-up
     draws = trained.draws(round, clusters)
-    together = settings.training.global_losses
-    for step, batch in enumerate(read_batches(fabric, task, draws, round.seed, together=together)):
+    how = {
+        "together": settings.training.global_losses,
+        "normalized_apart": not settings.training.sync_batchnorm,
+    }
+    for step, batch in enumerate(read_batches(fabric, task, draws, round.seed, **how)):
         training.one_batch([batch], draws, step, round.seed)
     assert training.state.progress.skipped == 0
     return {**trained.state_dict(), **{n: torch.tensor(v) for n, v in training.state.progress.means().items()}}
@@ -70,6 +74,27 @@ def test_losses_and_batch_norm_by_process_train_too() -> None:
     weights = [name for name in first if name.endswith("weight")]
     assert all(torch.allclose(first[name], second[name], atol=1e-12) for name in weights)  # gradients are exchanged
     assert any(not torch.equal(first[name], second[name]) for name in first if name.endswith("running_mean"))
+
+
+def test_parts_too_small_to_be_normalized_apart_are_whole_in_each_process() -> None:
+    changes = {"training__sync_batchnorm": False, "training__batch_size": 3}  # a share of 2 samples and one of 1
+    (alone,), both = in_processes(1, steps, "mcc", changes), in_processes(2, steps, "mcc", changes)
+    for other in both:
+        for name, value in other.items():
+            assert torch.allclose(value.double(), alone[name].double(), rtol=0, atol=1e-6), name
+
+
+def joined_maps(samples: int) -> Tensor:
+    make_fabric(quick_settings().training)
+    values = torch.arange(samples * 6.0).view(samples, 2, 3)
+    share = batches_of(Domain(ArraySamples(values)), 4, together=True)
+    return share.join([values[rows] for rows in share.own])
+
+
+def test_a_process_without_a_batch_gets_those_of_the_others() -> None:
+    for samples in (3, 9):  # one batch, and three
+        for found in in_processes(3, joined_maps, samples):
+            assert torch.equal(found, torch.arange(samples * 6.0).view(samples, 2, 3))
 
 
 def test_a_class_stays_with_one_process() -> None:
