@@ -112,6 +112,7 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
     process that was started with others, this connects it with them, once.
     """
     from lightning_fabric import Fabric  # takes a second to import, and `--help` needs none
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # it announces every process
     precision = "32-true" if training.precision == "auto" else training.precision
@@ -120,13 +121,20 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # an error below
             fabric = Fabric(accelerator=training.accelerator, precision=precision, **(others or {"devices": 1}))
-            if others:
-                processes.connect(fabric.device)
-                fabric.launch()
+    except MisconfigurationException as error:
+        if not others:
+            raise
+        raise UserError(
+            f"{others['devices']} processes were started on this machine, which has fewer GPUs: start at most one for "
+            "each of them."
+        ) from error
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: use auto or cpu."
         ) from error
+    if others:
+        processes.connect(fabric.device)
+        fabric.launch()
     if precision == "16-mixed" and fabric.device.type == "cpu":
         raise UserError("training.precision is '16-mixed', which needs a GPU: use bf16-mixed or 32-true.")
     return fabric

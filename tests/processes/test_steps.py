@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from benchmarks.processes import in_processes
@@ -13,6 +14,7 @@ from candapt import processes
 from candapt.adaptation import adapt, build_method, initial_parts
 from candapt.clustering import CHUNK_SIZE, Clusters, spherical_kmeans
 from candapt.data.domains import ArraySamples, Domain, Side
+from candapt.errors import UserError
 from candapt.methods.base import Part
 from candapt.training.batches import make_fabric, read_batches, share_of_part
 from candapt.training.loop import Training
@@ -105,6 +107,34 @@ def test_a_class_stays_with_one_process() -> None:
     share = share_of_part(without, 4, 1)
     assert share is not None
     assert share.sizes == (3, 2, 2, 2)
+
+
+@pytest.fixture
+def _of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process believes that it was started with another one."""
+    places = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "test"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.usefixtures("_of_two")
+def test_processes_that_do_not_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: str) -> Any:
+        raise torch.distributed.DistNetworkError("timed out after 1s")
+
+    monkeypatch.setattr(processes, "rendezvous", nobody)
+    with pytest.raises(UserError, match="The 2 processes of this command cannot reach each other"):
+        make_fabric(quick_settings().training)
+
+
+@pytest.mark.usefixtures("_of_two")
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: Any) -> Any:
+        raise MisconfigurationException("You requested gpu: [0, 1]")
+
+    monkeypatch.setattr("lightning_fabric.Fabric", refused)
+    with pytest.raises(UserError, match="2 processes were started on this machine, which has fewer GPUs"):
+        make_fabric(quick_settings().training)
 
 
 def whole_run(changes: dict[str, Any]) -> tuple[Tensor, Tensor]:
