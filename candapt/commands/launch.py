@@ -26,7 +26,7 @@ class ProcessOptions:
     """How many processes work on a command."""
 
     devices: int = setting(1, low=1, high=MAX_PROCESSES)
-    """Processes on this machine, one for each GPU, or on a machine without any as many as are wanted."""
+    """Processes on this machine, one for each GPU, or on a machine without any up to four for each core, or 16."""
     nodes: int = setting(1, low=1, high=MAX_PROCESSES)
     """Machines; the same command must be started on each of them, with the same files at the same places."""
     rendezvous: str | None = None
