@@ -8,7 +8,9 @@ Workers must run one thing at a time, since random draws of layers come from one
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,7 @@ class Cluster:
         What is added to the mapping meanwhile is waited for too.
         """
         import distributed
+        from distributed.comm.core import CommClosedError
 
         waiting: Any = distributed.as_completed(list(running))  # type: ignore[no-untyped-call]
         known = set(running)
@@ -49,6 +52,11 @@ class Cluster:
                 raise UserError(
                     "Several workers of the cluster ended one after the other at the same training, perhaps because "
                     "memory ran out: start workers with more of it, and repeat the command to continue."
+                ) from None
+            except (CancelledError, CommClosedError):
+                raise UserError(
+                    "The scheduler of the cluster has ended or cannot be reached any more: start it again, and "
+                    "continue as after an interruption; what was finished is stored."
                 ) from None
             waiting.update([new for new in running if new not in known])
             known |= set(running)
@@ -61,16 +69,34 @@ def connected(address: str) -> Iterator[Cluster]:
         import distributed
     except ImportError:
         raise UserError("--cluster needs Dask: install it with: pip install 'candapt[cluster]'.") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "distributed.client"):  # the second one has a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         client: Any = distributed.Client(address, timeout=SECONDS)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         raise UserError(f"--cluster is {address!r}, where no Dask scheduler answers ({str(error)[:100]}).") from None
     with client:
-        client.wait_for_workers(1, timeout=SECONDS)
+        try:
+            client.wait_for_workers(1, timeout=SECONDS)
+        except TimeoutError:
+            raise UserError(f"The cluster at {address!r} has no workers: start some by dask worker.") from None
         if any(threads != 1 for threads in client.nthreads().values()):
             raise UserError("The workers of the cluster must run one thing at a time: start them with --nthreads 1.")
         yield Cluster(client)
+
+
+def require(address: str | None) -> None:
+    """Raise a `UserError` if an address is given that is not that of a cluster with workers."""
+    if address is not None:
+        with connected(address):
+            pass
+
+
+def for_all_machines(value: Any) -> Any:
+    """A path from the root on, since workers may run in other folders; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(for_all_machines, value))
+    return value.absolute() if isinstance(value, Path) else value
 
 
 def _call(work: Callable[..., Any], arguments: tuple[Any, ...], threads: int) -> Any:

@@ -52,11 +52,18 @@ def connect(device: torch.device) -> None:
     """Connect the processes that were started for this command, whose tensors are on this kind of device, once."""
     if dist.is_initialized():
         return
-    store, number, total = next(rendezvous("env://"))
-    # After a restart the meeting point may still know the addresses of processes that are gone.
-    store = PrefixStore(f"candapt/{restarts()}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=number, world_size=total)
+    try:
+        store, number, total = next(rendezvous("env://"))
+        # After a restart the meeting point may still know the addresses of processes that are gone.
+        store = PrefixStore(f"candapt/{restarts()}", store)
+        dist.init_process_group(backend, store=store, rank=number, world_size=total)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise UserError(
+            f"The {started()} processes of this command cannot reach each other ({reason}): check that all of them "
+            "were started, and the network between the machines."
+        ) from None
 
 
 class Share(NamedTuple):

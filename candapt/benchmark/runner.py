@@ -21,7 +21,7 @@ from candapt.benchmark.examiner import CellCheckpoints, Examiner, choose
 from candapt.benchmark.plan import Cell, Plan
 from candapt.benchmark.results import Stored, is_complete, provenance_of_cell, summarize, timing
 from candapt.benchmark.tables import TABLES, benchmark_page
-from candapt.cluster import connected
+from candapt.cluster import connected, require
 from candapt.console import SeriesBar, console, counting, show_log
 from candapt.errors import UserError
 from candapt.methods import METHODS
@@ -68,6 +68,8 @@ def run(plan: Plan, out: Path, *, jobs: int = 1, cluster: str | None = None) -> 
         log.warning("Some cells were made with other code of candapt; the results list its digests.")
     if missing and plan.collection.images is not None:
         check_named_weights(missing[0].settings.network)
+    if missing:
+        require(cluster)  # before anything is computed or written
     with BenchmarkFolder.open(out, resume=out.exists()):
         for cell in stored:  # a kill may have come before this
             shutil.rmtree(cell.saved(out), ignore_errors=True)

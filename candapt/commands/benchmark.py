@@ -9,6 +9,7 @@ from candapt.benchmark.plan import Plan, make_plan
 from candapt.benchmark.runner import run as run_plan
 from candapt.benchmark.suites import SUITES, Suite
 from candapt.benchmark.tables import to_terminal
+from candapt.cluster import for_all_machines
 from candapt.commands.parser import Given, Parser, flags_of, positional, read_config, switch, with_inputs
 from candapt.commands.training import (
     ignored_settings,
@@ -89,6 +90,8 @@ def parse(parser: Parser, given: Given, config: dict[str, Any]) -> tuple[Benchma
     require_own_settings(given, methods)
     is_ignored = ignored_settings(parser, [*OF_ONE_RUN, *given.values], methods)
     values = {**parser.from_config(config, is_ignored), **given.values}
+    if values.get("cluster") is not None:
+        values |= {name: for_all_machines(value) for name, value in values.items() if name != "out"}
     options = BenchmarkOptions(**{name: value for name, value in values.items() if name in names})
     if options.out is None:
         raise UserError("--out is missing: give a folder for the results.")

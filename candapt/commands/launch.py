@@ -12,10 +12,12 @@ from dataclasses import dataclass, fields
 
 from candapt import processes
 from candapt.errors import LOST_CODE, UserError
-from candapt.settings import setting
+from candapt.settings import check_limits, setting
 from candapt.storage.interruption import Interrupted
+from candapt.storage.safe_reading import shortened
 
 MAX_PROCESSES = 10_000  # on one machine or in number of machines; more are taken for a mistake
+PER_CORE, ALWAYS = 4, 16  # processes for each core, and on any machine, that are started; more are taken for a mistake
 WAIT_SECONDS = 600  # how long the machines of a run wait for each other at its start
 
 
@@ -24,11 +26,15 @@ class ProcessOptions:
     """How many processes work on a command."""
 
     devices: int = setting(1, low=1, high=MAX_PROCESSES)
-    """Processes on this machine, one for each GPU, or on a machine without any as many as are wanted."""
+    """Processes on this machine, one for each GPU, or on a machine without any up to four for each core, or 16."""
     nodes: int = setting(1, low=1, high=MAX_PROCESSES)
     """Machines; the same command must be started on each of them, with the same files at the same places."""
     rendezvous: str | None = None
     """HOST:PORT of one of the machines, where they meet; needed with --nodes."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers, which would else count as one process or be met by a machine that cannot cope."""
+        check_limits(self, "--")
 
     @property
     def several(self) -> bool:
@@ -60,8 +66,10 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
         SystemExit: a process failed and has already printed why.
     """
     _check(options)
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # it would tell all of this with tracebacks
@@ -89,14 +97,21 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
         raise stopped from None
     except ChildFailedError as error:
         _report([failure.exitcode for failure in error.failures.values()], advice)
+    except (RendezvousError, DistError, ValueError) as error:  # the last one is of an address that is none
+        reason = shortened(str(error) or type(error).__name__, 100)
+        if options.rendezvous is None:
+            raise UserError(f"The processes cannot meet on this machine ({reason}): check its network.") from None
+        raise UserError(
+            f"The machines did not meet at --rendezvous {shortened(options.rendezvous, 80)!r} ({reason}): give "
+            f"HOST:PORT of one of them that all can reach, and start the command on {options.nodes} --nodes."
+        ) from None
 
 
 def _check(options: ProcessOptions) -> None:
-    """Raise a `UserError` for numbers that cannot be."""
-    for name in ("devices", "nodes"):
-        value = getattr(options, name)
-        if not 1 <= value <= MAX_PROCESSES:
-            raise UserError(f"--{name} is {value}, but must be between 1 and {MAX_PROCESSES:,}.")
+    """Raise a `UserError` for what cannot be started."""
+    cores = os.cpu_count() or 1
+    if options.devices > (most := max(ALWAYS, PER_CORE * cores)):
+        raise UserError(f"--devices is {options.devices}, but must be at most {most}: this machine has {cores} cores.")
     if options.nodes > 1 and options.rendezvous is None:
         raise UserError("--nodes needs --rendezvous HOST:PORT, the same on every machine, where they meet.")
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,6 +13,7 @@ from candapt.commands import COMMANDS
 from candapt.errors import LOST_CODE, UserError, describe_machine_error, is_lost_connection, known_name
 
 MAX_SENTENCE = 2000  # longest error message; it may name files, and names may be long
+WAIT_SECONDS, LONGEST_WAIT = 5.0, 60.0  # for the processes before this one on its machine to tell of an error: for each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = known_name(arguments[0], COMMANDS, "command")
         return _run(name, arguments[1:])
     except UserError as error:
-        _print_error(str(error))
+        _print_in_turn(str(error))
         return 2
 
 
@@ -46,12 +48,16 @@ def _run(name: str, arguments: list[str]) -> int:
         if (reason := describe_machine_error(error)) is None:
             raise
         is_lost = is_lost_connection(error)
-        if not is_lost or not _starter_tells():
-            _print_error(f"{reason}; {_advice(error) or 'then start again'}.", by_all=is_lost)
+        sentence = f"{reason}; {_advice(error) or 'then start again'}."
+        if not is_lost:
+            _print_in_turn(sentence)
+        elif not _starter_tells():
+            _print_error(sentence)
         return LOST_CODE if is_lost else 2
     except KeyboardInterrupt as error:
         code = error.exit_code if isinstance(error, Interrupted) else 130
-        if code != 128 + signal.SIGTERM or not _starter_tells():  # which ends the processes by that signal
+        is_told = code == 128 + signal.SIGTERM and _starter_tells()  # which ends the processes by that signal
+        if _local_rank() == 0 and not is_told:  # all were stopped
             _print_error("; ".join(filter(None, ("stopped", _advice(error)))) + ".")
         return code
     return 0
@@ -86,13 +92,23 @@ def _print(text: str) -> None:
         sys.stdout = None
 
 
-def _print_error(sentence: str, *, by_all: bool = False) -> None:
-    """Print to standard error; names in the sentence cannot control the terminal.
+def _local_rank() -> int:
+    """Number of this process among those of its command on this machine, from 0 on."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
-    What all processes of a command meet, one on each machine tells.
+
+def _print_in_turn(sentence: str) -> None:
+    """Print an error, unless a process before this one on its machine has met the same and ends first.
+
+    Who started the processes ends all of them once one has ended: an error of this one alone, such as a GPU without
+    memory, and one that the first process has not met yet, would otherwise never be printed.
     """
-    if os.environ.get("LOCAL_RANK", "0") != "0" and not by_all:
-        return
+    time.sleep(min(WAIT_SECONDS * _local_rank(), LONGEST_WAIT))
+    _print_error(sentence)
+
+
+def _print_error(sentence: str) -> None:
+    """Print to standard error; names in the sentence cannot control the terminal."""
     from candapt.storage.safe_reading import printable, shortened
 
     text = f"candapt: {printable(shortened(sentence, MAX_SENTENCE))}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from candapt.adaptation import prepare
-from candapt.cluster import connected
+from candapt.cluster import connected, for_all_machines, require
 from candapt.commands.parser import read_config, switch
 from candapt.commands.training import Inputs, TrainingOptions, parse_training, read_inputs, training_parser
 from candapt.console import SeriesBar, console, counting, log_to, output
@@ -82,6 +82,12 @@ def run(options: TuneOptions, *, fixed: Collection[str] = (), command: str = "")
     from candapt.tuning.search import Search
 
     TuningFolder.check(out, resume=options.resume)
+    require(options.cluster)
+    if options.cluster is not None:
+        paths = {
+            name: for_all_machines(getattr(options, name)) for name in ("source", "target", "more_sources", "cache")
+        }
+        options = replace(options, **paths)
     fabric = make_fabric(settings.training)
     with Interruption():
         inputs = read_inputs(options)  # before the folder is claimed: files or weights may be missing or not fit

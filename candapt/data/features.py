@@ -134,14 +134,28 @@ def labeled_shard_domain(folder: Path) -> LabeledDomain:
     arrays = {}
     for name, paths in (("y", shards(folder, "y")), ("classes", [folder / "classes.npy"])):
         try:
-            arrays[name] = [np.load(path, allow_pickle=False) for path in paths if path.is_file()]
-        except (OSError, ValueError, EOFError) as error:
+            found = [_one_array(path) for path in paths if path.is_file()]
+            arrays[name] = np.concatenate(found) if found else None
+        except Exception as error:  # damaged files make numpy raise almost anything
             raise UserError(f"The {name} in {str(folder)!r} cannot be read ({shortened(str(error), 80)}).") from None
-    if not arrays["y"]:
+    if arrays["y"] is None:
         raise UserError(f"{str(folder)!r} has no y*.npy: add the class number of each row of x.")
-    names = arrays["classes"][0] if arrays["classes"] else None
-    labels = np.concatenate([array.reshape(-1) for array in arrays["y"]])
-    return labeled_arrays(checked_on_disk(stored_shards(folder).parts), labels, names, where=str(folder))
+    samples = checked_on_disk(stored_shards(folder).parts)
+    return labeled_arrays(samples, arrays["y"], arrays["classes"], where=str(folder))
+
+
+def _one_array(path: Path) -> np.ndarray[Any, Any]:
+    """The array (n,) or (n, 1) in an `.npy` file; a `ValueError` for another or for a header that does not fit it."""
+    with path.open("rb") as file:
+        shape, dtype = _declared(file)
+        if not shape or math.prod(shape[1:]) != 1:
+            raise ValueError(f"{path.name} is of shape {shape}, not (n,)")
+        if shape[0] * dtype.itemsize != path.stat().st_size - file.tell():
+            raise ValueError(f"{path.name} declares another size than it has")
+        file.seek(0)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    _check_text(array, path.name)
+    return array.reshape(-1)
 
 
 def array_samples(x: Any, *, augment: bool = True) -> Samples:

@@ -105,11 +105,11 @@ class StoredSamples:
             values[torch.from_numpy(own)] = _single(self.parts[number].take(places[own] - self.starts[number]))
         return values
 
-    def chunks(self) -> Iterator[tuple[int, Array]]:
-        """First row and values of consecutive rows, in order."""
-        for part, begin in zip(self.parts, self.starts, strict=False):
+    def chunks(self) -> Iterator[tuple[StoredRows, int, Array]]:
+        """The file, first row in it and values of consecutive rows, in order."""
+        for part in self.parts:
             for start in range(0, len(part), CHUNK):
-                yield int(begin) + start, part[start : start + CHUNK]
+                yield part, start, part[start : start + CHUNK]
 
     def fingerprint(self) -> str:
         """Hash of the values, which are all read for it once."""
@@ -119,14 +119,14 @@ class StoredSamples:
     def checked(self) -> str:
         """Hash of the values; a `UserError` if one of them is not finite in single precision."""
         digest = hashlib.blake2b(repr((len(self), *self.shape)).encode(), digest_size=16)
-        for first, values in self.chunks():
+        for part, first, values in self.chunks():
             digest.update(values.data)
             with np.errstate(over="ignore"):
                 finite = np.isfinite(values.astype(np.float32, copy=False)).all(axis=1)
             if not finite.all():
                 row = first + int(np.argmin(finite))
                 raise UserError(
-                    f"x in {self.parts[0].path} holds values that are NaN or infinite in single precision, first in "
+                    f"x in {part.path} holds values that are NaN or infinite in single precision, first in "
                     f"row {row}: remove or replace them."
                 )
         return digest.hexdigest()
@@ -187,6 +187,9 @@ def stored_shards(folder: Path) -> StoredSamples:
             raise UserError(f"{str(path)!r} cannot be read as an .npy file ({str(error)[:80]}).") from None
         if rows is None or (parts and rows.shape[1] != parts[0].shape[1]):
             width = f", of {parts[0].shape[1]} features as those before it" if parts else ""
-            raise UserError(f"{str(path)!r} must hold floating-point numbers of shape (n, features){width}.")
+            raise UserError(
+                f"{str(path)!r} must hold floating-point numbers of shape (n, features){width}, all of them, at least "
+                "one row, and row by row (C order): write it with numpy.save(path, numpy.ascontiguousarray(x))."
+            )
         parts.append(rows)
     return StoredSamples(parts)

@@ -32,13 +32,15 @@ def read_batches(
     workers: int = 0,
     *,
     together: bool = True,
+    normalized_apart: bool = False,
 ) -> Iterator[Batch]:
     """The batches of a round from the first step on, on the device; with workers, other processes read them ahead.
 
     Views depend on the seed of the round, the step and the part's name alone. Of several processes each reads its share
-    of every part; unless they compute losses `together`, it gets a batch of its own.
+    of every part; unless they compute losses `together`, it gets a batch of its own. A part too small for shares that
+    are `normalized_apart`, each by itself, is read whole by all.
     """
-    steps, order = _Steps(task, draws, seed, together), range(first, len(draws))
+    steps, order = _Steps(task, draws, seed, together, normalized_apart), range(first, len(draws))
     loader = DataLoader(
         steps, None, sampler=order, num_workers=workers, collate_fn=_unchanged, worker_init_fn=ignore_signals
     )
@@ -55,8 +57,11 @@ class _Steps(Dataset[Batch | UserError]):
     inside a traceback.
     """
 
-    def __init__(self, task: Task, draws: Sequence[Draw], seed: int, together: bool = True) -> None:
+    def __init__(
+        self, task: Task, draws: Sequence[Draw], seed: int, together: bool = True, normalized_apart: bool = False
+    ) -> None:
         self.task, self.draws, self.seed, self.together = task, draws, seed, together
+        self.any_share_fits = together and not normalized_apart
         self.place = processes.count(), processes.rank()  # processes that read ahead are connected to none
 
     def __len__(self) -> int:
@@ -71,7 +76,7 @@ class _Steps(Dataset[Batch | UserError]):
     def _read(self, part: Part, step: int, name: str) -> BatchPart:
         seed, norm = derive_seed(self.seed, "views", step, name), self._norm(part)
         samples, share = self.task.domain(part.side).samples, share_of_part(part, *self.place)
-        if share is None or not (self.together or share.fits_all):
+        if share is None or not (self.any_share_fits or share.fits_all):
             return BatchPart(samples.read(part.indices, seed=seed), part.labels, norm)
         own = read_rows(samples, part.indices, share.rows, seed)
         return (
@@ -107,6 +112,7 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
     process that was started with others, this connects it with them, once.
     """
     from lightning_fabric import Fabric  # takes a second to import, and `--help` needs none
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # it announces every process
     precision = "32-true" if training.precision == "auto" else training.precision
@@ -115,13 +121,20 @@ def make_fabric(training: TrainingSettings) -> "Fabric":
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # an error below
             fabric = Fabric(accelerator=training.accelerator, precision=precision, **(others or {"devices": 1}))
-            if others:
-                processes.connect(fabric.device)
-                fabric.launch()
+    except MisconfigurationException as error:
+        if not others:
+            raise
+        raise UserError(
+            f"{others['devices']} processes were started on this machine, which has fewer GPUs: start at most one for "
+            "each of them."
+        ) from error
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"training.accelerator is {training.accelerator!r}, which this machine does not have: use auto or cpu."
         ) from error
+    if others:
+        processes.connect(fabric.device)
+        fabric.launch()
     if precision == "16-mixed" and fabric.device.type == "cpu":
         raise UserError("training.precision is '16-mixed', which needs a GPU: use bf16-mixed or 32-true.")
     return fabric

@@ -100,14 +100,15 @@ class Training:
             self.cluster(round)
             round = replace(round, mixture=self.mixture)
         draws = with_known(draws_by_source(self.method, round, state.clusters), round)
-        workers, together = self.settings.training.workers, self.settings.training.global_losses
-        batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, workers, together=together)
-        while group := list(islice(batches, self.settings.training.accumulate)):
+        settings = self.settings.training
+        how = {"together": settings.global_losses, "normalized_apart": not settings.sync_batchnorm}
+        batches = read_batches(self.fabric, self.task, draws, round.seed, progress.steps, settings.workers, **how)
+        while group := list(islice(batches, settings.accumulate)):
             self.one_batch(group, draws, progress.steps, round.seed)
             progress.seconds = time.perf_counter() - started
             for callback in callbacks:
                 callback.on_step(self, progress.steps, len(draws))
-        if progress.skipped == math.ceil(len(draws) / self.settings.training.accumulate):
+        if progress.skipped == math.ceil(len(draws) / settings.accumulate):
             raise DivergedError(f"Every step of round {state.round + 1} was skipped: no loss or gradient was finite.")
         return {
             "round": state.round,

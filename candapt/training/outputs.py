@@ -256,7 +256,12 @@ class Batches:
         return sum(int(batch[0]) < self.share.start for batch in self.all)
 
     def join(self, own: Sequence[Tensor], *width: int) -> Tensor:
-        """The values of all batches in order, from those of this process, whose rows have this width."""
+        """The values of all batches in order, from those of this process, whose rows have this width.
+
+        Without a width the first process, which has a batch if any has, tells the others: they may have none.
+        """
+        if len(self.share.sizes) > 1 and not width:
+            width = tuple(processes.from_first(list(own[0].shape[1:]) if own else []))
         rows = own[0] if len(own) == 1 else torch.cat(list(own)) if own else torch.empty(0, *width)
         return joined(rows, self.share)
 

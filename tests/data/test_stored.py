@@ -1,5 +1,6 @@
 """Features that stay on disk."""
 
+import io
 import pickle
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from tests.toy import Toy
 
 X = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float16)
 ROWS = torch.tensor([49, 3, 3, 17])
+
+
+def as_bytes(array: np.ndarray) -> bytes:
+    """What `numpy.save` writes."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 @pytest.fixture
@@ -114,3 +122,44 @@ class TestShards:
         (tmp_path / "x.npy").write_bytes(b"nothing")
         with pytest.raises(UserError, match="cannot be read"):
             read_domain(tmp_path, Reading(ImageSettings()))
+
+    @pytest.mark.parametrize("form", ["cut", "by column", "empty"])
+    def test_shards_that_are_not_whole_or_not_row_by_row(self, form: str, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", {"by column": np.asfortranarray(X), "empty": X[:0]}.get(form, X))
+        if form == "cut":
+            (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
+        with pytest.raises(UserError, match=r"all of them, at least one row, and row by row"):
+            read_domain(tmp_path, Reading(ImageSettings()))
+
+    def test_values_that_are_not_finite_are_named_by_file_and_row(self, tmp_path: Path) -> None:
+        bad = X.copy()
+        bad[31, 2] = np.inf
+        np.save(tmp_path / "x-0.npy", X)
+        np.save(tmp_path / "x-1.npy", bad)
+        with pytest.raises(UserError, match=r"x-1\.npy holds values .* first in row 31"):
+            read_domain(tmp_path, Reading(ImageSettings()))
+
+    @pytest.mark.parametrize(
+        ("labels", "reason"),
+        [
+            (as_bytes(np.stack([np.arange(25) % 2] * 2, 1)), "shape"),  # as many numbers as there are rows
+            (as_bytes(np.arange(50) % 2)[:-8], "another size"),
+            (as_bytes(np.arange(50) % 2).replace(b"(50,)", b"(99999999999999,)"), "another size"),
+            (as_bytes(np.array(["2026-11-18"] * 50, "datetime64[D]")), "neither numbers nor text"),
+            (as_bytes(np.array([0, None] * 25)), "Python objects"),
+            (b"PK\x03\x04 an archive in place of an array", "magic"),
+        ],
+    )
+    def test_labels_that_are_none(self, labels: bytes, reason: str, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", X)
+        (tmp_path / "y.npy").write_bytes(labels)
+        with pytest.raises(UserError, match=f"The y in .* cannot be read .*{reason}"):
+            read_labeled_domain(tmp_path, Reading(ImageSettings()))
+
+    def test_names_that_are_no_text(self, tmp_path: Path) -> None:
+        names = np.array(["a", "b"])
+        names.view("u4")[1] = 2**31 - 1
+        for name, array in (("x", X), ("y", np.arange(50)[:, None] % 2), ("classes", names)):
+            np.save(tmp_path / f"{name}.npy", array)
+        with pytest.raises(UserError, match=r"The classes in .* no letters"):
+            read_labeled_domain(tmp_path, Reading(ImageSettings()))

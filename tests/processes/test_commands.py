@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from candapt.commands.launch import ProcessOptions, launch
 from candapt.commands.main import main
@@ -33,13 +34,51 @@ def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
 def test_machines_need_a_meeting_point() -> None:
     with pytest.raises(UserError, match="--rendezvous"):
         launch("adapt", [], ProcessOptions(nodes=2))
-    with pytest.raises(UserError, match="--devices is 0"):
-        launch("adapt", [], ProcessOptions(devices=0))
+    with pytest.raises(UserError, match="--devices is 9999, but must be at most"):
+        launch("adapt", [], ProcessOptions(devices=9999))
+
+
+@pytest.mark.parametrize("flag", ["--devices", "--nodes"])
+@pytest.mark.parametrize(
+    "words", [["adapt", "s", "t"], ["embed", "i", "--out", "o"], ["predict", "r", "i", "--out", "o"]]
+)
+def test_no_process_is_no_number_of_processes(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (0, -2):
+        assert main([*words, flag, str(number)]) == 2
+        assert f"{flag} is {number}, but must be at least 1." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RendezvousConnectionError("refused"), ValueError("no port")])
+def test_machines_that_do_not_meet(
+    error: Exception, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: refused)
+    monkeypatch.setenv("CANDAPT_STARTED", "")  # which the command sets, and which must not stay
+    assert main([*words(files, files / "out"), "--nodes", "2", "--rendezvous", "nowhere:1"]) == 2
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("candapt:")]
+    assert len(printed) == 1
+    assert f"did not meet at --rendezvous 'nowhere:1' ({error})" in printed[0]
 
 
 def test_bad_settings_are_told_before_processes_are_started(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words(files, files / "out"), "--devices", "2", "--method", "cam"]) == 2
     assert "did you mean" in capsys.readouterr().err
+
+
+def test_a_process_tells_of_its_error_unless_one_before_it_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who started them ends all once one has ended, so that the one that ends first has to tell."""
+    waited = list[float]()
+    monkeypatch.setattr("time.sleep", waited.append)
+    for rank, seconds in ((0, 0), (1, 5), (3, 15), (500, 60)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert main(["predict", "run"]) == 2
+        assert "INPUT is missing" in capsys.readouterr().err
+        assert waited.pop() == seconds
 
 
 def test_a_stopped_command_says_how_to_continue(
