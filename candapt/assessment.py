@@ -24,7 +24,7 @@ from candapt.evaluation.metrics import accuracy, where_known
 from candapt.evaluation.proportions import Proportions
 from candapt.evaluation.reference import BANK, MANY, NEIGHBORS, Indexed, Reference, View, some_rows
 from candapt.evaluation.sources import Contribution, contributions
-from candapt.evaluation.unknown import LIKELY, SAMPLES, UNSEEN, alike, find_unknown
+from candapt.evaluation.unknown import LIKELY, SAMPLES, UNSEEN, alike, find_unknown, right_beside_unknown
 from candapt.methods import METHODS
 from candapt.methods.base import Method
 from candapt.model import Predictions
@@ -112,20 +112,25 @@ def assess(result: Result, baseline: Baseline | None = None) -> Evidence:
     untouched = baseline.untouched if baseline is not None else untouched_features(result)
     if untouched is None:
         return Evidence()
-    confidence, means = untouched.confidence(result.predictions.probabilities)
+    by_class, means = untouched.confidence(result.predictions.probabilities)
     unknown, proportions = unknown_in(result, untouched), remembered_proportions(result.state.score_memory)
-    if unknown is not None:
-        confidence = (1 - unknown) * confidence  # a prediction for an unknown object is wrong
+    confidence = right_beside_unknown(by_class, unknown, named=names_unknown(result))
     facts = None if baseline is None else compare(result, baseline, confidence, unknown)
     findings, notes = ([], []) if facts is None else (warnings_from(facts), notes_from(facts))
     others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
     estimate = None  # with no sample to speak of
     if others.any():
         estimate = estimate_accuracy(confidence[others], untouched.kind, doubtful=bool(findings or notes))
-    calibrator = calibrator_for(result, untouched, confidence, means, unknown)
+    of_classes = right_beside_unknown(by_class, unknown, named=False)
+    calibrator = calibrator_for(result, untouched, of_classes, means, unknown)
     rows, bank = untouched.reference.target_rows, untouched.reference.target
     groups = [] if unknown is None else [rows[group].tolist() for group in alike(bank, unknown[rows])]
     return Evidence(confidence, calibrator, estimate, baseline, facts, findings, notes, proportions, unknown, groups)
+
+
+def names_unknown(result: Result) -> bool:
+    """Whether samples that are likely none of the classes are called `unknown`."""
+    return result.settings.training.unknown == "label"
 
 
 def unknown_in(result: Result, untouched: Untouched) -> Tensor | None:
@@ -169,7 +174,7 @@ def with_confidence(result: Result, evidence: Evidence) -> Result:
         model=replace(
             result.model,
             calibrator=evidence.calibrator,
-            names_unknown=result.settings.training.unknown == "label",
+            names_unknown=names_unknown(result),
         ),
     )
 
@@ -257,9 +262,9 @@ def compare(
     untouched, plain = baseline.untouched, baseline.predictions
     if confidence is None:
         confidence = untouched.confidence(result.predictions.probabilities)[0]
-    by_plain, share = untouched.confidence(plain.probabilities)[0], 0.0
-    if unknown is not None:
-        by_plain, share = (1 - unknown) * by_plain, float((unknown > LIKELY).double().mean())
+    by_plain = untouched.confidence(plain.probabilities)[0]
+    by_plain = right_beside_unknown(by_plain, unknown, named=names_unknown(result))
+    share = 0.0 if unknown is None else float((unknown > LIKELY).double().mean())
     others = result.prepared.target_labels < 0  # samples whose labels were given count in no accuracy
     counted = others if others.any() else torch.ones_like(others)
     adapted = Outcome(result.predictions.probabilities, result.predictions.cluster_labels, confidence[counted])

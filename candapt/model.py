@@ -89,9 +89,11 @@ class Predictions:
         labels = self.names_of(classes, name_unknown=name_unknown)
         unknown = [None] * len(self.names) if self.unknown is None else self.unknown.tolist()
         clusters = [classes[label] for label in self.cluster_labels.tolist()]
-        confidence, softmax = self.confidence.tolist(), self.softmax.tolist()
+        confidence, softmax = self.confidence, self.softmax.tolist()
+        if name_unknown and self.unknown is not None:
+            confidence = torch.where(self.unknown > LIKELY, self.unknown, confidence)  # of the name that is given
         evidence = (clusters, self.cluster_distances.tolist(), self.kept.tolist())
-        columns = zip(self.names, labels, confidence, softmax, unknown, *evidence, strict=True)
+        columns = zip(self.names, labels, confidence.tolist(), softmax, unknown, *evidence, strict=True)
         return [PredictionRow(*values) for values in columns]
 
     def write_csv(self, path: Path, classes: Sequence[str], *, name_unknown: bool = False) -> None:

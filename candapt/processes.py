@@ -202,6 +202,15 @@ def from_first(value: T) -> T:
     return value if is_first() else received
 
 
+def values_of_first(tensor: Tensor) -> Tensor:
+    """The values that a tensor of the same shape and kind has in the first process, in all of them."""
+    if count() == 1:
+        return tensor
+    values = tensor.byte() if tensor.dtype == torch.bool else tensor.clone()
+    dist.broadcast(values, src=0, group=_control())
+    return values.to(tensor.dtype)
+
+
 def by_first(work: Callable[[], T]) -> T:
     """What some work of the first process gives, a plain value, in all; where it raises a `UserError`, all do."""
     if count() == 1:

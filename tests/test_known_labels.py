@@ -1,5 +1,6 @@
 """`--known-labels` from the command line: the files of a run, its figures, resuming, and `candapt evaluate`."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -97,6 +98,20 @@ class TestSuggest:
         assert capsys.readouterr().out.splitlines()[1:] == lines
         listed.write_text("\n".join([head, *(f"{row},{toy.target_y[row]},," for row in rows)]))
         assert main([*words(files, tmp_path / "next", listed), *quick]) == 0
+
+    def test_what_looks_unknown_is_not_listed(self, files: Path, known: Path, tmp_path: Path) -> None:
+        out, listed = tmp_path / "run", tmp_path / "suggested.csv"
+        assert main([*words(files, out, known), "--report", "false", "--baseline", "false"]) == 0
+        with (out / "predictions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        strange = [row["path"] for row in rows[20:80]]
+        with (out / "predictions.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows({**row, "unknown": 0.9 if row["path"] in strange else 0.1} for row in rows)
+        assert main(["suggest", str(out), "--number", "200", "--out", str(listed)]) == 0
+        names = [line.split(",")[0] for line in listed.read_text().splitlines()[1:]]
+        assert sorted(names, key=int) == [row["path"] for row in rows[8:] if row["path"] not in strange]
 
     @pytest.mark.parametrize("problem", ["number", "run", "target"])
     def test_what_does_not_fit_is_one_sentence(

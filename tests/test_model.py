@@ -150,6 +150,9 @@ class TestPredictions:
         named = [HARD_NAMES[label] for label in labels]
         assert first.names_of(HARD_NAMES) == named
         assert first.names_of(HARD_NAMES, name_unknown=True) == ["unknown", named[1], "unknown", *named[3:]]
+        confidence = [row.confidence for row in first.rows(HARD_NAMES, name_unknown=True)]  # of the name that is given
+        own = first.confidence.tolist()
+        assert confidence == pytest.approx([0.9, own[1], 0.51, *own[3:]])
         nobody_looked = replace(first, unknown=None)
         assert nobody_looked.names_of(HARD_NAMES, name_unknown=True) == named
         nobody_looked.write_csv(tmp_path / "out.csv", HARD_NAMES)

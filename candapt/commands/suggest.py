@@ -3,7 +3,7 @@
 import csv
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +18,7 @@ from candapt.data.inputs import read_domain
 from candapt.data.known_labels import known_names
 from candapt.errors import UserError
 from candapt.evaluation.suggestion import standardized_units, suggest_samples
+from candapt.evaluation.unknown import LIKELY
 from candapt.model import Model, load
 from candapt.network.activations import ActivationCache
 from candapt.report.run_data import Run, read_run
@@ -56,20 +57,32 @@ def run(options: SuggestOptions) -> list[str]:
     if options.out is not None:
         require_new(options.out)
     content, model = read_run(options.run, pictures=False), load(options.run)
-    known = known_names(options.run)
-    labeled = torch.tensor([row for row, each in enumerate(content.predictions) if each.name in known]).long()
-    if len(labeled) == len(content.predictions):
-        raise UserError("Every sample of the target has a known label: there is none to suggest.")
+    passed_over = torch.tensor(_passed_over(content, known_names(options.run))).nonzero().flatten()
+    if len(passed_over) == len(content.predictions):
+        raise UserError(
+            "Every sample of the target has a known label or looks like none of the classes: there is none to suggest."
+        )
     with model_reading(model, strict=False) as reading:
         target, _ = read_domain(options.target or content.place(Side.TARGET), reading)
     rows = _rows_of(content, target)
     confidence = torch.tensor([each.confidence for each in content.predictions])
     units = standardized_units(untouched(model, target, ActivationCache(options.cache))[rows])
-    chosen = suggest_samples(units, confidence, options.number, known=labeled).tolist()
+    chosen = suggest_samples(units, confidence, options.number, known=passed_over).tolist()
     if len(chosen) < options.number:
-        log.warning("All %d samples without a known label are listed: there are no more.", len(chosen))
+        log.warning("All %d samples that a label could help are listed: there are no more.", len(chosen))
     _write(options.out, content, chosen)
     return [content.predictions[row].name for row in chosen]
+
+
+def _passed_over(run: Run, known: Container[str]) -> list[bool]:
+    """Whether each sample is not to be listed: its label is known, or it looks like none of the classes.
+
+    For an unknown object there is no label to give; the page shows them by groups.
+    """
+    unknown = [each.unknown is not None and each.unknown > LIKELY for each in run.predictions]
+    if any(unknown):
+        log.info("%d samples look like none of the classes and are not listed.", sum(unknown))
+    return [each.name in known or strange for each, strange in zip(run.predictions, unknown, strict=True)]
 
 
 def _rows_of(run: Run, target: Domain) -> Tensor:

@@ -61,6 +61,17 @@ def find_unknown(source: Tensor, labels: Tensor, target: Tensor, classes: int) -
     return Unknown(probability if found else UNSEEN * probability, found)
 
 
+def right_beside_unknown(confidence: Tensor, unknown: Tensor | None, *, named: bool) -> Tensor:
+    """Probability that each prediction is right, shape (n,), if some samples may be none of the classes.
+
+    A class is wrong for those. Where samples that are likely unknown are `named` so, that name is right for them.
+    """
+    if unknown is None:
+        return confidence
+    right = (1 - unknown) * confidence
+    return torch.where(unknown > LIKELY, unknown, right) if named else right
+
+
 def among_neighbors(values: Tensor, near: Tensor) -> Tensor:
     """Values of samples, shape (n,), averaged with those of their neighbors (n, k), more than once."""
     for _ in range(PASSES):

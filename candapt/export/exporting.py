@@ -102,7 +102,16 @@ def describe(model: Model, format: Format) -> Metadata:
     """What the file of a model says of itself."""
     opset = OPSET if format == "onnx" else None
     kind = confidence_kind(model)
-    return Metadata(model.method_name, model.classes, tuple(model.shape), model.images, kind, opset, version("candapt"))
+    return Metadata(
+        model.method_name,
+        model.classes,
+        tuple(model.shape),
+        model.images,
+        kind,
+        opset,
+        version("candapt"),
+        names_unknown=model.names_unknown,
+    )
 
 
 def _onnx(

@@ -38,6 +38,7 @@ class Metadata:
     opset: int | None  # version of ONNX's operators; None for other formats
     candapt_version: str
     quantized: str | None = None  # kind of quantization
+    names_unknown: bool = False  # whether the run calls samples `unknown` whose output of that name is above one half
 
     def describe(self) -> dict[str, str]:
         """Names and values, each as JSON in ASCII, so that any language can read them."""
@@ -65,6 +66,7 @@ class Metadata:
             fitted(plain.get("opset"), int | None, "opset"),
             fitted(plain["candapt_version"], str, "candapt_version"),
             fitted(plain.get("quantized"), str | None, "quantized"),
+            fitted(plain.get("names_unknown", False), bool, "names_unknown"),
         )
         if own.images is not None and own.shape != (own.images.channels, own.images.size, own.images.size):
             raise ValueError(f"its shape is {own.shape}, which its image settings do not make")

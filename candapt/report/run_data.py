@@ -27,6 +27,7 @@ class Prediction(NamedTuple):
     name: str
     label: str  # name of the predicted class
     confidence: float
+    unknown: float | None = None  # probability of being none of the classes, where something tells it
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Run:
             UserError: labels steered, but which cannot be read.
         """
         known = known_samples(self.folder, self.config, outside=self.pictures)
-        return Population(tuple(Sample(*each) for each in self.predictions), known)
+        return Population(tuple(Sample(*each[:3]) for each in self.predictions), known)
 
     @cached_property
     def review(self) -> tuple[Measurement | None, str]:
@@ -141,4 +142,12 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
 def _read_predictions(path: Path) -> tuple[Prediction, ...]:
     safe.check_file(path, safe.MAX_TABLE)
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return tuple(Prediction(row["path"], row["label"], float(row["confidence"])) for row in csv.DictReader(file))
+        return tuple(
+            Prediction(
+                row["path"],
+                row["label"],
+                float(row["confidence"]),
+                float(row["unknown"]) if row.get("unknown") else None,
+            )
+            for row in csv.DictReader(file)
+        )

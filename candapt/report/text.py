@@ -77,8 +77,16 @@ def verdict(run: Run) -> str:
     some = f"{len(run.predictions) - unknown:,} of {count}" if unknown else f"each of {count}"
     others = f", and called the other {unknown:,} unknown" if unknown else ""
     done = f"{title(run.method)} assigned {some} target samples to one of {len(run.classes)} classes{others}."
-    oracle = f" By the true labels (oracle), {run.oracle['accuracy']:.1%} are right." if run.oracle else ""
-    return f"{done} {_judgement(run)}{_reviewed(run)}{oracle}"
+    return f"{done} {_judgement(run)}{_reviewed(run)}{_measured(run)}"
+
+
+def _measured(run: Run) -> str:
+    """The accuracy by true labels; empty without them."""
+    if not run.oracle:
+        return ""
+    left_out = run.oracle.get("left_out")
+    of = f" of the {run.oracle['samples']:,} samples whose true class is one of these" if left_out else ""
+    return f" By the true labels (oracle), {run.oracle['accuracy']:.1%}{of} are right."
 
 
 def called_unknown(run: Run) -> int:

@@ -62,11 +62,13 @@ class Service:
         """What is answered for one sample: `top` classes, and `similar` source samples, perhaps with pictures."""
         own, unknown = outcome.probabilities[0], None if outcome.unknown is None else float(outcome.unknown[0])
         order = np.argsort(-own, kind="stable")[:top].tolist()
-        is_named = self.names_unknown and unknown is not None and unknown > LIKELY
+        label, confidence = self.classes[order[0]], float(outcome.confidence[0])
+        if self.names_unknown and unknown is not None and unknown > LIKELY:
+            label, confidence = UNKNOWN, unknown
         return {
             "name": name,
-            "label": UNKNOWN if is_named else self.classes[order[0]],
-            "confidence": float(outcome.confidence[0]),
+            "label": label,
+            "confidence": confidence,
             "softmax": float(own[order[0]]),
             "unknown": unknown,
             "probabilities": [{"label": self.classes[each], "probability": float(own[each])} for each in order],

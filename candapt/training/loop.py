@@ -139,6 +139,9 @@ class Training:
             clusters = self.method.cluster(round)
         if clusters is not None and self.task.known is not None:
             clusters = clusters.anchored(self.task.target_labels)
+        if clusters is not None:  # processors may round differently, but all must lay out the same batches
+            labels, kept = processes.values_of_first(clusters.labels), processes.values_of_first(clusters.kept)
+            clusters = replace(clusters, labels=labels, kept=kept)
         state.progress.previous, state.clusters = state.clusters, clusters
 
     def one_batch(self, batches: Sequence[Batch], draws: Sequence[Draw], step: int, seed: int) -> None:

@@ -12,6 +12,7 @@ from candapt.evaluation.unknown import (
     among_neighbors,
     evidence,
     find_unknown,
+    right_beside_unknown,
     split_point,
 )
 from candapt.randomness import generator
@@ -103,3 +104,11 @@ def test_groups_hold_what_resembles_each_other() -> None:
     assert [len(group) >= 8 for group in groups] == [True, True]
     assert [set(labels[group].tolist()) for group in groups] == [{2}, {1}]
     assert alike(units, torch.zeros(len(units))) == []
+
+
+def test_a_class_is_wrong_for_unknown_objects_and_their_own_name_is_right() -> None:
+    confidence, unknown = torch.tensor([0.8, 0.8, 0.5]), torch.tensor([0.0, 0.25, 0.9])
+    right = right_beside_unknown(confidence, unknown, named=False)
+    torch.testing.assert_close(right, torch.tensor([0.8, 0.6, 0.05]))
+    torch.testing.assert_close(right_beside_unknown(confidence, unknown, named=True), torch.tensor([0.8, 0.6, 0.9]))
+    assert torch.equal(right_beside_unknown(confidence, None, named=True), confidence)
