@@ -19,6 +19,8 @@ from tests.faults.test_resume import FLAGS, interrupt
 from tests.images import write_photos, write_weights
 from tests.toy import Toy
 
+BARE = ["--report", "false", "--baseline", "false"]
+
 
 @pytest.fixture
 def more(toy: Toy, files: Path) -> list[str]:
@@ -38,7 +40,7 @@ def words(files: Path, out: Path) -> list[str]:
         "--rounds",
         "4",
         "--training.steps",
-        "40",
+        "20",
         "--network.bottleneck",
         "64",
         "--out",
@@ -56,14 +58,14 @@ def test_a_run_names_its_sources_and_the_one_that_does_not_help(files: Path, mor
     assert "wrong" in (out / "report.html").read_text()
     assert yaml.safe_load((out / "config.yaml").read_text())["more_sources"] == [str(Path(each)) for each in more]
     again = tmp_path / "again"
-    assert main(["adapt", "--config", str(out / "config.yaml"), "--out", str(again), "--report", "false"]) == 0
+    assert main(["adapt", "--config", str(out / "config.yaml"), "--out", str(again), *BARE]) == 0
     assert (again / "predictions.csv").read_text() == (out / "predictions.csv").read_text()
 
 
 def test_a_source_that_changed_is_named_when_resuming(
     files: Path, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt(files, tmp_path / "run", monkeypatch, "--more-sources", *more)
+    interrupt(files, tmp_path / "run", monkeypatch, "--more-sources", *more, *BARE)
     kept = dict(np.load(more[0]))
     np.savez(more[0], x=kept["x"] + 1, y=kept["y"])
     assert main(["adapt", "--out", str(tmp_path / "run"), "--resume"]) == 2
@@ -127,7 +129,7 @@ def test_image_folders_pass_the_cache_one_by_one(tmp_path: Path) -> None:
     flags += ["--network.bottleneck", "8", "--rounds", "1", "--training.steps", "2", "--cache", str(tmp_path / "cache")]
     one, two, target = folders
     out = tmp_path / "run"
-    assert main(["adapt", one, target, "--more-sources", two, *flags, "--out", str(out)]) == 0
+    assert main(["adapt", one, target, "--more-sources", two, *flags, "--out", str(out), *BARE]) == 0
     assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 3
-    assert main(["adapt", one, target, *flags, "--out", str(tmp_path / "single"), "--report", "false"]) == 0
+    assert main(["adapt", one, target, *flags, "--out", str(tmp_path / "single"), *BARE]) == 0
     assert "has everything" in (tmp_path / "single" / "log.txt").read_text()

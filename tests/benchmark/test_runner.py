@@ -25,6 +25,7 @@ from candapt.training.checkpoint import checkpoints
 from candapt.training.loop import Training
 from tests.benchmark.conftest import Planner, write_images
 from tests.benchmark.test_suites import write_digits
+from tests.forks import processes
 from tests.toy import quick_settings
 
 RESULTS = ("results.json", "results.md", "results.tex", "report.html")
@@ -315,6 +316,13 @@ def test_a_frozen_backbone_processes_each_image_once(
     assert len(made) == 2 * views
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers get their work as those that are spawned do, but import nothing first."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: processes)
+
+
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_is_killed_costs_only_what_it_was_at(features: Path, tmp_path: Path) -> None:
     endless = quick_settings("can", rounds=10**6, training__steps=2, training__settled=0)  # until it is killed
     settings = {"source-only": quick_settings("source-only", rounds=1, training__steps=2), "can": endless}
@@ -341,6 +349,7 @@ def test_a_worker_that_is_killed_costs_only_what_it_was_at(features: Path, tmp_p
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("forked")
 def test_processes_give_the_same_results(planned: Planner, tmp_path: Path) -> None:
     run(planned(tasks=("A→W",)), tmp_path / "one")
     run(planned(tasks=("A→W",)), tmp_path / "two", jobs=2)

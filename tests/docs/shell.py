@@ -5,14 +5,13 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import tomllib
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from candapt.commands.main import main
 from tests.docs.blocks import ROOT
+from tests.forks import Command
 
 TOOLS = ("cat", "cp", "curl", "echo", "head", "ls", "mkdir", "mv", "unzip")
 """Programs besides candapt that are run; blocks with others must say why they are not."""
@@ -24,7 +23,7 @@ class Shell:
     """Runs lines one after the other; servers that they start go on until the end."""
 
     def __init__(self) -> None:
-        self.servers: list[subprocess.Popen[str]] = []
+        self.servers: list[Command] = []
 
     def __enter__(self) -> Self:
         return self
@@ -52,16 +51,8 @@ class Shell:
 
     def start(self, words: list[str]) -> None:
         """Start a command and wait until it has printed an address, or has ended well."""
-        environment = {"PYTHONPATH": str(ROOT), "PATH": str(Path(sys.executable).parent)}
-        server = subprocess.Popen(
-            [sys.executable, "-m", "candapt", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        lines = []
-        for line in server.stdout or ():
+        server, lines = Command(*words), []
+        for line in server.lines():
             lines.append(line)
             if "http://" in line:
                 self.servers.append(server)

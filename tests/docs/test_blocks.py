@@ -34,13 +34,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _traced_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_once(patch)
+        yield
+
+
 @pytest.fixture
 def desk(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with these files that is the current one; what a page registers is forgotten afterwards."""
     shutil.copytree(world, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("first"))
     monkeypatch.chdir(tmp_path)
     shrink(monkeypatch)
-    trace_once(monkeypatch)
     with mock.patch.dict(METHODS), mock.patch.dict(READERS), mock.patch.dict(SCORES):
         yield tmp_path
 

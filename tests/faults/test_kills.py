@@ -98,7 +98,7 @@ def test_killed_between_the_last_files(
 
 def test_killed_with_sigkill_three_times_in_a_row(words: list[object], tmp_path: Path) -> None:
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
-    longer = [*words, "--rounds", "3", "--training.steps", "30"]
+    longer = [*words, "--rounds", "3", "--training.steps", "30", "--baseline", "false", "--report", "false"]
     seconds = finish(*longer, "--out", undisturbed)
     kill_and_resume(longer, out, [share * seconds for share in (0.4, 0.6, 0.5)])
     assert outcome(out) == outcome(undisturbed)
@@ -221,7 +221,8 @@ def kill(process: BaseProcess) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # `tests/benchmark/test_runner.py` interrupts benchmarks without a signal, between and within cells
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_benchmark_that_is_killed_ends_the_same(jobs: int, data: Path, tmp_path: Path) -> None:
     """Twice: when its first result is there, and when some more are."""
     with np.load(data / "source.npz") as source, np.load(data / "labeled.npz") as target:
@@ -241,6 +242,7 @@ def test_a_benchmark_that_is_killed_ends_the_same(jobs: int, data: Path, tmp_pat
         assert (out / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
 
 
+@pytest.mark.slow  # `tests/test_cache.py` stops the making without a signal, at a row that it chooses
 def test_a_cache_that_is_killed_in_the_making_is_the_same(tmp_path: Path) -> None:
     photos = [write_photos(tmp_path / side, per_class=150, seed=seed) for seed, side in enumerate(("source", "target"))]
     weights = write_weights(tmp_path / "weights.safetensors", "test_resnet")

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.kills import outcome, processes
+from benchmarks.kills import outcome
 from candapt.commands.main import main
 from candapt.errors import UserError
 from candapt.storage import provenance
@@ -251,9 +252,10 @@ class TestLocks:
         require_unlocked(tmp_path / "a/b")
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
     def test_it_can_be_waited_for(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "candapt")
-        process = processes.Process(target=hold, args=(tmp_path,))
+        process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path,))
         process.start()
         while not (tmp_path / LOCK_FILE).is_file() or not (tmp_path / LOCK_FILE).read_text():
             time.sleep(0.01)

@@ -43,8 +43,9 @@ def test_source_only_has_something_left_to_gain() -> None:
 
 @every
 def test_the_same_seed_gives_the_same_predictions(method: str) -> None:
-    again = adapt(make_rotated().task, short_settings(method))
-    assert torch.equal(again.predictions.probabilities, adapted(method).predictions.probabilities)
+    shorter = short_settings(method, **{"rounds": 2, "training.steps": 5})
+    first, again = (adapt(make_rotated().task, shorter).predictions.probabilities for _ in range(2))
+    assert torch.equal(again, first)
 
 
 @every

@@ -84,6 +84,7 @@ def office31(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "target-labels": folder / "labels.csv",
         "weights": shared / "weights" / "resnet50-imagenet.safetensors",
         "finetune": "head",
+        "images.size": 96,  # the page shows the files, not what the network sees
         "network.views": 0,
         "rounds": 3,
         "training.steps": 5,

@@ -1,11 +1,8 @@
 """What the tests of serving share: images in memory, an engine that waits, and a server in a process of its own."""
 
 import io
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +20,7 @@ from candapt.serving.engine import Array, Outcome, TorchEngine
 from candapt.serving.limits import Limits
 from candapt.serving.service import Service, make_service
 from candapt.serving.source import SourceSamples
+from tests.forks import Command
 
 PATIENCE = 120  # seconds after which a test gives up waiting; it says nothing of how long anything should take
 
@@ -68,7 +66,7 @@ def held_service(run: Path, model: Model, **limits: Any) -> tuple[Service, HeldE
 class Running:
     """A server in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]", address: str, lines: list[str]) -> None:
+    def __init__(self, process: Command, address: str, lines: list[str]) -> None:
         self.process, self.address, self.lines = process, address, lines
 
     @property
@@ -93,28 +91,22 @@ class Running:
 @contextmanager
 def serving(run: Path, *words: object, token: str | None = None) -> Iterator[Running]:
     """`candapt serve` on a free port; it is killed if it has not ended."""
-    command = [sys.executable, "-m", "candapt", "serve", str(run), "--port", "0", *map(str, words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path.cwd())}
-    environment |= {"CANDAPT_TOKEN": token} if token else {}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
+    process = Command("serve", run, "--port", 0, *words, environment={"CANDAPT_TOKEN": token} if token else {})
     lines: list[str] = []
     try:
-        for line in process.stderr:
+        for line in process.lines():
             lines.append(line.rstrip())
             if found := re.search(r"at (http://\S+/) ", line):
                 break
         else:
             raise AssertionError("\n".join(lines))
-        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
+        reader = threading.Thread(target=lambda: lines.extend(process.lines()), daemon=True)
         reader.start()
         running = Running(process, found[1], lines)
         _wait_until_it_answers(running)
         yield running
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        process.kill()
 
 
 def _wait_until_it_answers(running: Running) -> None:

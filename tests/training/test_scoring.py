@@ -30,7 +30,8 @@ def seeded(toy: Toy, settings: Settings) -> Training:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_round_of_every_method_is_scored(toy: Toy, method: str) -> None:
-    first, second = run(make_training(toy.task, quick_settings(method, training__settled=0))).state.history
+    settings = quick_settings(method, training__settled=0, training__steps=1)
+    first, second = run(make_training(toy.task, settings)).state.history
     for record in (first, second):
         assert {name for name in record if name.startswith("score_")} == {f"score_{name}" for name in SCORES}
 
@@ -47,7 +48,7 @@ def test_rounds_are_scored_as_often_as_set(toy: Toy, every: int, select: str, sc
 @pytest.mark.parametrize("statistics", ["domain", "running"])
 @pytest.mark.parametrize("method", METHODS)
 def test_scoring_changes_nothing(toy: Toy, method: str, statistics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = quick_settings(method, training__statistics=statistics, training__settled=0)
+    settings = quick_settings(method, training__statistics=statistics, training__settled=0, training__steps=2)
     scored = run(seeded(toy, settings))
     monkeypatch.setattr(Scorer, "remember_start", lambda self: None)
     monkeypatch.setattr(Scorer, "scores", lambda self: {})

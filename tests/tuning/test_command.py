@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.kills import finish, kill_and_resume, start
+from benchmarks.kills import finish, kill_and_resume
 from candapt.commands.main import main
 from candapt.errors import DivergedError
 from candapt.training.loop import Training
@@ -57,6 +56,14 @@ def undisturbed(words: list[object], tmp_path_factory: pytest.TempPathFactory) -
     return out
 
 
+@pytest.fixture(scope="module")
+def short(words: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first trials of that search, for tests that need none that is pruned."""
+    out = tmp_path_factory.mktemp("tuned") / "short"
+    assert main([*map(str, words), "--trials", "4", "--out", str(out)]) == 0
+    return out
+
+
 class TestResult:
     def test_the_first_trial_has_the_defaults_and_the_winner_is_no_worse(self, undisturbed: Path) -> None:
         trials = outcome(undisturbed)["trials"]
@@ -73,10 +80,10 @@ class TestResult:
         assert config["training"]["learning_rate"] == best["settings"]["training.learning_rate"]
         assert config["training"]["steps"] == 4
 
-    def test_labels_in_the_target_are_not_seen(self, undisturbed: Path, data: Path, tmp_path: Path) -> None:
+    def test_labels_in_the_target_are_not_seen(self, short: Path, data: Path, tmp_path: Path) -> None:
         files = [str(data / "source.npz"), str(data / "labeled.npz")]
-        assert main(["tune", *files, *FLAGS, "--trials", "9", "--out", str(tmp_path / "out")]) == 0
-        assert outcome(tmp_path / "out")["trials"] == outcome(undisturbed)["trials"]
+        assert main(["tune", *files, *FLAGS, "--trials", "4", "--out", str(tmp_path / "out")]) == 0
+        assert outcome(tmp_path / "out")["trials"] == outcome(short)["trials"]
 
     def test_trials_are_pruned_early(self, undisturbed: Path) -> None:
         pruned = [trial for trial in outcome(undisturbed)["trials"] if trial["state"] == "pruned"]
@@ -178,7 +185,7 @@ class KilledError(BaseException):
 
 
 class TestResume:
-    @pytest.mark.parametrize("after", [0, 7, 50, 111])
+    @pytest.mark.parametrize("after", [0, 111])  # before there is a trial, and in the seventh
     def test_killed_at_any_step(
         self, after: int, tune: Tune, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -200,7 +207,7 @@ class TestResume:
 
     @pytest.mark.parametrize("name", ["tuning.json", "trials.json", "trials.csv", "config.yaml"])
     def test_killed_before_a_file_has_its_name(
-        self, name: str, tune: Tune, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, name: str, tune: Tune, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rename, seen = Path.replace, 0
 
@@ -214,9 +221,9 @@ class TestResume:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", killed)
             with pytest.raises(KilledError):
-                tune("--trials", 9)
-        assert tune("--trials", 9, "--resume") == 0
-        assert outcome(tmp_path / "out") == outcome(undisturbed)
+                tune("--trials", 4)
+        assert tune("--trials", 4, "--resume") == 0
+        assert outcome(tmp_path / "out") == outcome(short)
 
     def test_the_table_is_made_again(self, tune: Tune, tmp_path: Path) -> None:
         assert tune("--trials", 2) == 0
@@ -227,6 +234,7 @@ class TestResume:
         assert (tmp_path / "out/trials.csv").read_text() == whole
         assert (tmp_path / "out/config.yaml").exists()
 
+    @pytest.mark.slow  # those above end a search without its precautions too, at steps and files that they choose
     def test_killed_with_sigkill(self, words: list[object], tmp_path: Path) -> None:
         longer, out = [*words, "--trials", "8", "--training.steps", "30"], tmp_path / "out"
         seconds = finish(*longer, "--out", tmp_path / "undisturbed")
@@ -246,7 +254,7 @@ class TestResume:
         number: signal.Signals,
         code: int,
         words: list[object],
-        undisturbed: Path,
+        short: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -262,13 +270,13 @@ class TestResume:
 
         with monkeypatch.context() as patch:
             patch.setattr(Training, "one_batch", interrupted)
-            assert main([*map(str, words), "--out", str(out), "--trials", "9"]) == code
+            assert main([*map(str, words), "--out", str(out), "--trials", "4"]) == code
         last = capsys.readouterr().err.splitlines()[-1]
         start, command = last.removesuffix(".").split("continue with: candapt ")
         assert start == "candapt: stopped; "
         assert (out / "config.yaml").exists()  # the best so far
         assert main(shlex.split(command)) == 0
-        assert outcome(out) == outcome(undisturbed)
+        assert outcome(out) == outcome(short)
 
     def test_changes_are_refused(
         self, tune: Tune, toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -291,19 +299,21 @@ class TestResume:
         assert "Continuing with something else than at the start: rounds was 4 and is 5" in capsys.readouterr().err
 
     def test_one_writer_at_a_time(
-        self, words: list[object], tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        process = start(*words, "--out", tmp_path / "out", "--trials", "5000")
-        try:
-            while not (tmp_path / "out" / "trials.json").exists():
-                assert process.is_alive()
-                time.sleep(0.02)
-            for more in ([], ["--resume"]):
-                assert tune(*more) == 2
-                assert f"is being written by process {process.pid} on " in capsys.readouterr().err.splitlines()[-1]
-        finally:
-            process.kill()
-            process.join()
+        one_batch, seen = Training.one_batch, list[str]()
+
+        def interfered(self: Training, *arguments: Any) -> dict[str, float]:
+            if not seen and (tmp_path / "out" / "trials.json").exists():
+                for more in ([], ["--resume"]):
+                    assert tune(*more) == 2
+                    seen.append(capsys.readouterr().err.splitlines()[-1])
+            return one_batch(self, *arguments)
+
+        monkeypatch.setattr(Training, "one_batch", interfered)
+        assert tune("--trials", 2) == 0
+        assert len(seen) == 2
+        assert all(f"is being written by process {os.getpid()} on " in sentence for sentence in seen)
 
 
 def sys_words(out: Path, data: Path) -> list[str]:
