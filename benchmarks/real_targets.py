@@ -22,6 +22,7 @@ from benchmarks.record import distinct, record
 from benchmarks.suites import FEATURES, PACS
 from candapt.adaptation import Result, adapt
 from candapt.assessment import BASELINE, Evidence, assess, train_baseline
+from candapt.commands.auto import TRIED, choose
 from candapt.data.domains import ArraySamples, Domain, Task
 from candapt.data.features import labeled_arrays
 from candapt.evaluation.unknown import LIKELY
@@ -59,7 +60,7 @@ OTHERS = (
     "trash_can",
 )  # unknown objects of the open tasks
 CASES = ("full", "partial", "open", "thinned")
-METHODS = {"full": (BASELINE, "mcc", "dan", "can"), "partial": (BASELINE, "mcc", "dan", "can")}  # of `auto`
+METHODS = {"full": TRIED, "partial": TRIED}  # of `auto`
 RATIO = 10  # of the share that a thinned target keeps of one class to that of another
 KEPT = 4  # classes of PACS that a target keeps, or that a source has
 
@@ -250,7 +251,7 @@ def _means(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def auto(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `--method auto` would have kept: of the methods trained on a task, the one with the highest estimate."""
+    """What `--method auto` would have kept, by the estimates of the methods trained on a task."""
     tasks: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for each in results:
         if not each["right_classes"]:
@@ -258,19 +259,18 @@ def auto(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             tasks.setdefault(place, {})[each["method"]] = each
     groups: dict[str, list[dict[str, dict[str, Any]]]] = {}
     for place, methods in tasks.items():
-        if len(methods) == len(METHODS["full"]):
+        if len(methods) == len(TRIED):
             groups.setdefault(f"{place[0]} {place[1]}", []).append(methods)
     return {name: _auto_figures(group) for name, group in groups.items()}
 
 
 def _auto_figures(group: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Mean accuracies of every method and of what is kept, which is how often what, and how far below source-only."""
-    order = METHODS["full"]  # the last of equals is kept
-    kept = [max(order, key=lambda name: (each[name]["estimate"], order.index(name))) for each in group]
+    kept = [choose({name: each[name]["estimate"] for name in TRIED}) for each in group]
     accuracy = [each[name]["accuracy"] for each, name in zip(group, kept, strict=True)]
     harm = [each[BASELINE]["accuracy"] - own for each, own in zip(group, accuracy, strict=True)]
-    means = {name: fmean(each[name]["accuracy"] for each in group) for name in order}
-    counts = {name: kept.count(name) for name in order}
+    means = {name: fmean(each[name]["accuracy"] for each in group) for name in TRIED}
+    counts = {name: kept.count(name) for name in TRIED}
     return {"tasks": len(group), "auto": fmean(accuracy), "methods": means, "kept": counts, "most_below": max(harm)}
 
 

@@ -24,9 +24,8 @@ def test_the_best_by_evidence_is_kept(files: Path, tmp_path: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     compared = summary["auto"]["methods"]
     assert tuple(compared) == auto.TRIED
-    best = max(compared.values(), key=lambda each: each["estimated_accuracy"])
     kept = summary["auto"]["kept"]
-    assert compared[kept]["estimated_accuracy"] == best["estimated_accuracy"]
+    assert kept == auto.choose({name: each["estimated_accuracy"] for name, each in compared.items()})
     assert summary["method"] == kept
     assert rows(out / "predictions.csv") == rows(out / "candidates" / kept / "predictions.csv")
     assert "0.5" in (out / "candidates/mcc/config.yaml").read_text()
@@ -100,6 +99,13 @@ def test_a_stop_says_how_to_resume_the_whole(
 def _values(files: Path, out: Path) -> dict[str, object]:
     settings = {"rounds": 2, "training.steps": 5, "network.bottleneck": 16, "report": False}
     return {"source": files / "source.npz", "target": files / "target.npz", "out": out, "method": "auto", **settings}
+
+
+@pytest.mark.parametrize(
+    ("mcc", "dan", "kept"), [(0.75, 0.7, "can"), (0.74, 0.76, "dan"), (0.9, 0.8, "mcc"), (0.2, 0.1, "can")]
+)
+def test_another_method_is_kept_only_if_it_is_clearly_better(mcc: float, dan: float, kept: str) -> None:
+    assert auto.choose({"source-only": 0.5, "mcc": mcc, "dan": dan, "can": 0.7}) == kept
 
 
 def test_equal_evidence_keeps_the_last(tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ def method_table(run: Run) -> Table | None:
     ]
     strong = [place for place, name in enumerate(methods) if name == kept]
     columns = ("method", "estimated accuracy", "time", "")
-    return Table("Methods that were tried", columns, rows, strong=frozenset((place, 1) for place in strong))
+    return Table(
+        "Methods that were tried; CAN is kept unless another one is clearly better",
+        columns,
+        rows,
+        strong=frozenset((place, 1) for place in strong),
+    )
 
 
 def unknown_groups(run: Run) -> list[Group]:
