@@ -188,6 +188,32 @@ def _adaptations(result: Result) -> str:
     return table(head, rows, result)
 
 
+def steps() -> str:
+    """Trainings beside the bare arithmetic of their steps."""
+    result = load("steps")
+    rows = []
+    for row in result["rows"]:
+        runs = row["runs"]
+        seconds, ratio = (statistics.median(run[key] for run in runs) for key in ("seconds", "ratio"))
+        bare = statistics.median(statistics.mean(run["bare_seconds"]) for run in runs)
+        accuracies = ", ".join(f"{run['oracle_accuracy']:.1%}" for run in runs)
+        rows.append([row["name"], f"{seconds:.1f} s", f"{bare:.1f} s", f"{ratio:.2f}", accuracies])
+    head = ["amazon → webcam, features", "training", "bare arithmetic", "ratio", "oracle accuracies"]
+    return table(head, rows, result)
+
+
+def embed_speed() -> str:
+    """Embedding from files beside the bare backbone."""
+    result = load("embed-speed")
+    rates, ratios = ("bare_images_per_second", "embed_images_per_second"), ("ratio", "ratio_checked")
+    rows = [
+        [each["backbone"], *(f"{each[key]:.1f}" for key in rates), *(f"{each[key]:.2f}" for key in ratios)]
+        for each in result["backbones"]
+    ]
+    head = ["images a second", "bare backbone", "`candapt embed`", "ratio", "with the check of all files"]
+    return table(head, rows, result)
+
+
 def commands() -> str:
     """Whole commands beside their trainings."""
     result = load("commands")
@@ -801,6 +827,8 @@ TABLES: dict[str, Callable[..., str]] = {
         demo,
         features,
         losses,
+        steps,
+        embed_speed,
         commands,
         peers,
         profile,
