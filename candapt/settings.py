@@ -76,8 +76,8 @@ class ImageChoice:
     """How image files become samples; what is not chosen follows from the backbone."""
 
     size: int | Literal["auto"] | None = setting("auto", alias="size")
-    """Height and width of the network's input; null: what the backbone was made for; auto: the same, but for a head
-    over a frozen backbone larger ones with mirror images if the labeled source prefers them."""
+    """Height and width of the network's input; null: the size that the backbone was made for; auto: the same, or, for a
+    head over a frozen backbone, larger views with mirror images if the labeled source prefers them."""
     resize: int | None = None
     """Height and width of the whole image before it is cropped to the input; null: 256 for an input of 224."""
     augmentation: Literal["paper", "strong", "none"] = "paper"
@@ -101,30 +101,30 @@ class NetworkSettings:
 
     backbone: str = setting("auto", alias="backbone")
     """A timm model, `efficientnet-lite0` to 2, `small-cnn`, or `auto`: small-cnn for small gray images, else resnet50,
-    or efficientnet-lite0 where the weights of resnet50 cannot be had; feature files need none."""
+    or efficientnet-lite0 if the weights of resnet50 cannot be downloaded; feature files need none."""
     weights: Path | None = setting(None, alias="weights")
-    """Pretrained weights of the backbone, .safetensors or .pth; by default installed ones (EfficientNet-Lite), or else
+    """Pretrained weights of the backbone, .safetensors or .pth; by default installed ones (EfficientNet-Lite), or
     timm's own, which are downloaded."""
     finetune: Literal["auto", "all", "last-stage", "head"] = setting("auto", alias="finetune")
-    """Train all layers above the stem (the paper), the last stage over cached activations, or a head over cached
-    features; auto: all on a GPU, else head."""
+    """Train all layers above the stem (the authors' code), the last stage over cached activations, or a head over
+    cached features; auto: all on a GPU, else head."""
     frozen_stem: bool = True
-    """Where all layers are trained, keep a ResNet's first convolution and first stage as they are (the authors' code);
-    the paper's text trains them too."""
+    """If all layers are trained, keep a ResNet's first convolution and first stage as they are (the authors' code); the
+    paper's text trains them too."""
     views: int | None = setting(None, low=0)
-    """Training views of each image to cache where layers are frozen; 0 trains on the evaluation view; null: 2 for a
-    last stage, 0 for a head over a pretrained backbone, whose dropout stands in for them."""
+    """Training views of each image to cache if layers are frozen; 0 trains on the evaluation view; null: 2 for a last
+    stage, 0 for a head over a pretrained backbone, where dropout takes their place."""
     mirror: bool = setting(False, alias="mirror", switch=True)
     """Add the features of the mirror image to those of each image, both scaled to unit length; for a head over a frozen
     backbone only."""
     head: Literal["auto", "linear", "bottleneck"] = "auto"
     """What is trained over the features: one linear layer (the paper), or a bottleneck layer with domain batch norm
-    before it; auto: linear where all layers are trained, else bottleneck."""
+    before it; auto: linear if all layers are trained, else bottleneck."""
     bottleneck: int | None = setting(1024, low=1)
     """Width of each head's bottleneck layer; null: as wide as the features, and starting from the identity."""
     heads: int = setting(1, low=1, high=64, alias="heads")
-    """Heads over the bottleneck layer, each with a part of it; more than one are an ensemble, which predicts the mean
-    of their probabilities. One where the bottleneck layer starts from the identity, as all heads would."""
+    """Heads over the bottleneck layer, each with a part of it; several are an ensemble, which predicts the mean of
+    their probabilities. Always one if the bottleneck layer starts from the identity, since all heads would be equal."""
     rank: int = setting(256, low=1)
     """Rank of the learned correction in a bottleneck layer that starts from the identity."""
     dropout: float = setting(0.5, low=0, high=1)
@@ -145,7 +145,7 @@ class TrainingSettings:
     new_layers: float | None = setting(None, low=0, high=1e6)
     """Factor on the learning rate of new layers; null: 10 with sgd (the paper), 1 with adam."""
     optimizer: Literal["auto", "sgd", "adam"] = "auto"
-    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay; auto: adam where only a head over
+    """Stochastic gradient descent (the paper), or Adam with decoupled weight decay; auto: adam if only a head over
     frozen layers is trained, else sgd."""
     momentum: float = setting(0.9, low=0, high=1)
     """Momentum of stochastic gradient descent."""
@@ -156,23 +156,24 @@ class TrainingSettings:
     known_weight: float = setting(1.0, low=0, high=1e6)
     """Weight of the cross-entropy on target samples whose labels are known, beside that on the source."""
     schedule: Literal["progress", "iteration", "constant"] = "progress"
-    """Decay with the share of the training done (the paper), with the iteration (the authors' code), or not at all."""
+    """Let the learning rate decay with the share of the training done (the paper), with the iteration (the authors'
+    code), or not at all."""
     slope: float = 10.0
-    """a in the decay (1 + a·p)^-b."""
+    """a in the decay of the learning rate, (1 + a·p)^-b."""
     power: float = 0.75
-    """b in the decay (1 + a·p)^-b."""
+    """b in the decay of the learning rate, (1 + a·p)^-b."""
     statistics: Literal["auto", "running", "domain"] = "auto"
     """Statistics that batch norm evaluates with: running averages over batches, or those of the whole domain, taken
     anew each round (auto: for networks with batch norms that were not pretrained)."""
     proportions: Literal["auto", "off"] = "auto"
-    """Whether source classes count as often as the target seems to have them, and absent ones start no cluster: auto,
-    where pretrained features show that the proportions clearly differ; off: never."""
+    """Let source classes count as often as the target seems to have them, and absent ones start no cluster: if
+    pretrained features show that the proportions clearly differ (auto), or never (off)."""
     unknown: Literal["auto", "off", "label"] = setting("auto", alias="unknown")
-    """Objects of none of the classes: mark them in the predictions and let them hardly count (auto), do not look for
-    them (off), or also name their class `unknown` (label). It needs pretrained features."""
+    """Objects of none of the classes: mark them in the predictions and let them hardly count in the training (auto),
+    also name their class `unknown` (label), or do not look for them (off). It needs pretrained features."""
     clustering_views: Literal["evaluation", "training"] = "evaluation"
-    """Views of the images that the target is clustered by: those of evaluation, or random training views drawn anew in
-    every round (the authors' code). Feature files have one view only."""
+    """Views of the images that are clustered: those of evaluation, or random training views drawn anew in every round
+    (the authors' code). Feature files have one view only."""
     head_rounds: int = setting(20, low=0)
     """Rounds in which the head learns alone, over features of the evaluation views, before a last stage below a
     bottleneck layer learns too: a new head spoils pretrained layers before its gradients mean anything. 0: none."""
@@ -183,8 +184,8 @@ class TrainingSettings:
     """Share of the source to hold out of training for scoring; without it, scores that measure source accuracy use
     samples that were trained on, and are too optimistic."""
     score_every: int = setting(1, low=1)
-    """Rounds from one that is scored to the next. The last one always is, and so is every round where a score selects
-    the one to keep. Methods that do not cluster pass over both domains for the scores alone."""
+    """Score every so many rounds, and always the last one; every round is scored if a score selects the one to keep.
+    For methods that do not cluster, scoring takes a pass over both domains of its own."""
     on_nonfinite: Literal["stop", "skip"] = setting("stop", alias="on-nonfinite")
     """What to do when a loss or a gradient is NaN or infinite: stop, or skip that step."""
     evaluation_batch: int = setting(256, low=2)
@@ -192,19 +193,19 @@ class TrainingSettings:
     accumulate: int = setting(1, low=1, high=100_000)
     """Batches whose gradients are averaged before each step of the optimizer."""
     compile: bool = setting(False, alias="compile")
-    """Compile the trained layers of a backbone by torch.compile, which pays where a training takes long."""
+    """Compile the trained layers of a backbone with torch.compile, which pays off in long trainings."""
     sync_batchnorm: bool = setting(True, alias="sync-batchnorm")
-    """With several processes, normalize with the batch of all of them; false: each with its own share, and running
+    """With several processes, normalize over the batch of all of them; false: each over its own share, and running
     statistics are averaged before they are used or saved."""
     global_losses: bool = setting(True, alias="global-losses")
     """With several processes, compute losses over the batch of all of them, as one process would; false: each over its
-    own share, which has whole classes, with less to exchange and other results."""
+    own share of whole classes, which exchanges less and gives other results."""
     workers: int = setting(0, low=0, high=1024)
     """Processes that read training batches ahead; 0 reads between the steps."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device; auto takes the best available."""
+    """Device; auto takes the best one available."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
-    """Number format of the training; 16-mixed needs a GPU; auto: bf16-mixed where layers of a pretrained backbone are
+    """Number format of the training; 16-mixed needs a GPU; auto: bf16-mixed if layers of a pretrained backbone are
     trained on a processor or GPU with instructions for it, else 32-true. Weights and final predictions stay in single
     precision."""
 

@@ -11,10 +11,10 @@ COMMANDS = {
     "review": "Judge a random sample on a local page; gives the accuracy with a confidence interval.",
     "suggest": "List the target samples of a run whose labels would help most, to label them for --known-labels.",
     "report": "Rebuild the page of a run, or make one page that compares several runs.",
-    "export": "Write the target-ready network as one ONNX file, or as a folder for the Hugging Face Hub.",
+    "export": "Write the adapted network as one ONNX file, or as a folder for the Hugging Face Hub.",
     "serve": "Serve the model of a run on this machine: a JSON API, and a page to drop images on.",
     "tune": "Search the settings that a label-free score prefers; write them to a config.yaml for adapt.",
     "embed": "Write the features of a frozen backbone to an .npz file, to adapt later without the images.",
     "cache": "List or clear the cached outputs of frozen layers.",
-    "benchmark": "Run tasks × methods × seeds of a suite into the paper's tables; stored results are not run again.",
+    "benchmark": "Run the tasks, methods and seeds of a suite and write tables; stored results are not run again.",
 }  # what each command does, in the order of the help; its module has the same name

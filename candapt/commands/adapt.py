@@ -56,7 +56,7 @@ class AdaptOptions(TrainingOptions, ProcessOptions):
     force: bool = switch()
     """Resume even if data, settings, versions or code have changed."""
     checkpoint_minutes: float = setting(MINUTES)
-    """Time between two checkpoints within a round; 0 for one after every step."""
+    """Minutes between two checkpoints within a round; 0 writes one after every step."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ class BenchmarkOptions:
     """Trainings at the same time, each in its own process."""
     cluster: str | None = None
     """Address of the scheduler of a Dask cluster, such as tcp://host:8786, whose workers train in place of this
-    machine; data, cache and --out must be at the same places for all."""
+    machine; data, cache and --out must be at the same places on all machines."""
     strict: bool = switch()
     """Stop at files that do not decode and classes without an image, rather than leave them out."""
     cache: Path | None = None

@@ -26,9 +26,9 @@ class ProcessOptions:
     """How many processes work on a command."""
 
     devices: int = setting(1, low=1, high=MAX_PROCESSES)
-    """Processes on this machine, one for each GPU, or on a machine without any up to four for each core, or 16."""
+    """Processes on this machine: one for each GPU; without a GPU, up to four for each core, or 16 if that is more."""
     nodes: int = setting(1, low=1, high=MAX_PROCESSES)
-    """Machines; the same command must be started on each of them, with the same files at the same places."""
+    """Number of machines; start the same command on each of them, with the same files at the same places."""
     rendezvous: str | None = None
     """HOST:PORT of one of the machines, where they meet; needed with --nodes."""
 

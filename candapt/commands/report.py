@@ -21,7 +21,7 @@ class ReportOptions:
     out: Path | None = None
     """HTML file (default for one run: its report.html)."""
     pictures: bool = True
-    """Show images from where the run says that they are; false reads nothing outside of its folder."""
+    """Show images from where the run says that they are; false reads nothing outside its folder."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -34,9 +34,10 @@ class ReviewOptions:
     run: Path = positional()
     """Run folder."""
     number: int = 50
-    """Answers after which the page shows the outcome; you can go on beyond."""
+    """Answers after which the page shows the outcome; you can go on after that."""
     stratify: Literal["none", "confidence", "class"] = "confidence"
-    """confidence: draw equally many from each quarter by confidence; class: from predicted classes by their size."""
+    """confidence: draw equally many from each quarter by confidence; class: from each predicted class in proportion to
+    its size; none: from all alike."""
     seed: int = 0
     """Seed of the random sample."""
     port: int = 0

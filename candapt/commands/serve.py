@@ -39,9 +39,9 @@ class ServeOptions:
     engine: Literal["auto", "onnx", "pytorch"] = "auto"
     """auto: onnxruntime if it is installed and there is an ONNX file, else PyTorch."""
     pictures: bool = True
-    """Show source images from where the run says that they are; false reads nothing outside of its folder."""
+    """Show source images from where the run says that they are; false reads nothing outside its folder."""
     source_samples: int = 500
-    """Source samples to compare with if the model stores none, as a fine-tuned one; 0 for none."""
+    """Source samples to compare with if the model stores none, as with a fine-tuned network; 0 for none."""
     max_files: int | None = None
     """Samples in one request (default: 32 images or 256 vectors)."""
     max_file_mib: float = 20

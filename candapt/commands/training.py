@@ -124,7 +124,7 @@ def training_parser(command: str, kind: type[TrainingOptions], skip: Collection[
     """A parser for the options of a command and all settings of a training."""
     texts = {"source": describe_inputs(labeled=True), "target": describe_inputs(labeled=False)}
     own = with_inputs(flags_of(kind, skip=NO_FLAGS | set(skip)), texts)
-    auto = ", or auto: try a few that differ in kind and keep the best" if command == "adapt" else ""
+    auto = ", or auto: try four and keep the one that label-free evidence favors" if command == "adapt" else ""
     method = Flag("method", str, f"One of {', '.join(METHODS)}{auto}.", "can")
     seed = Flag("seed", int, "Seed of every random draw.", 0)
     return Parser(command, [*own, method, seed, *setting_flags()])

@@ -49,7 +49,7 @@ class TuneOptions(TrainingOptions):
     """Score to compare settings by."""
     cluster: str | None = None
     """Address of the scheduler of a Dask cluster, such as tcp://host:8786, whose workers run trials at the same time.
-    A trial then knows only those that were finished before it began, so that the search differs from a serial one."""
+    A trial then knows only those that ended before it began, so the search differs from a serial one."""
     resume: bool = switch()
     """Resume the search in --out until it has enough trials."""
     force: bool = switch()

@@ -29,10 +29,10 @@ class ADRSettings:
     constant_reference: bool = False
     """Detach the prediction that the other one is compared with, as the authors' code does."""
     double_softmax: bool = False
-    """Apply the softmax twice before the divergence, a slip in the authors' code."""
+    """Apply the softmax twice before the divergence, a mistake in the authors' code."""
     shared_affine: bool = True
-    """Scale and shift both domains alike after their batch norms. With a scale of its own the target can be made
-    insensitive by moving all of it to one place, and the network collapses."""
+    """Scale and shift both domains alike after their batch norms. If the target has its own scale, the backbone
+    can make it insensitive by moving all of it to one place, and the network collapses."""
     hidden: int = 1
     """Hidden layers of the head."""
     width: int = 256

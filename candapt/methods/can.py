@@ -30,9 +30,9 @@ class SelectionSettings:
     weight: float = setting(0.3, search=Range(0.03, 3, log=True))
     """Weight of the discrepancy beside the source cross-entropy (β)."""
     start_share: float = setting(0.2, low=0, high=1, search=Range(0.1, 1))
-    """Share of each cluster, the samples nearest to its center, that the first alignment keeps; it grows evenly to the
-    whole cluster. Unlike a distance, a share means the same for every network and class. If the head is adapted before
-    a last stage learns, whole clusters are kept from the start."""
+    """Share of each cluster that the first alignment keeps, in the order of `selection`; it grows evenly to the whole
+    cluster. Unlike a distance, a share means the same for every network and class. If the head is adapted before a last
+    stage learns, whole clusters are kept from the start."""
     max_distance: float = setting(1.0, search=Range(0.05, 1, log=True))
     """A target sample is kept if its cosine distance (0 to 1) to its cluster's center is below this (D₀)."""
     full_share: float = setting(0.9, low=0)
@@ -46,16 +46,16 @@ class SelectionSettings:
     samples: int = setting(3, low=1, search=Range(2, 6, whole=True))
     """Samples of each class and domain in one class-aware batch."""
     epoch_share: float = setting(1.0, low=0)
-    """Where `training.steps` is null: steps of a round as a share of one pass over the larger domain of each class."""
+    """If `training.steps` is null: steps of a round as a share of one pass over the larger domain of each class."""
     unit_centers: bool = True
     """Sum unit vectors into centers (the paper), or the features as they are (the authors' code)."""
     selection: Literal["distance", "evidence"] = "distance"
-    """Order in which samples of a class are kept: the nearest to the center first (the paper), or those whose label
-    features that no adaptation has touched support most, where there are any."""
+    """Order in which samples of a class are kept: the nearest to the center first (the paper), or, if there are
+    features that no adaptation has touched, those first whose label these support most."""
     warmup: int | None = setting(None, low=0)
-    """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, but at most 1,
-    since predictions that are pushed apart before they mean anything can end in each other's place, and at most 5 for a
-    network that starts at random, whose first clusters mean nothing either."""
+    """Rounds of source cross-entropy alone before the first alignment; null: a quarter of the rounds, at most 1, or
+    at most 5 for a network that starts at random, whose first clusters mean nothing. Without a warm-up, predictions are
+    pushed apart before they mean anything and can end up in each other's place."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class ClusteringSettings(SelectionSettings):
     """How the target is clustered, beside the selection."""
 
     labels: Literal["clusters", "vote"] = "clusters"
-    """What labels the target: its clusters (the paper), or a vote of clusters and classifier; in a network that starts
-    at random, whose classifier and clusters would learn from each other's first mistakes, the clusters alone."""
+    """What labels the target: its clusters (the paper), or a vote of clusters and classifier. A network that starts at
+    random uses the clusters alone: its classifier and clusters would learn from each other's first mistakes."""
     sharpness: float = setting(30.0, low=0)
     """How clearly a cluster votes: its probabilities are the softmax of minus this times the distances to the
     centers."""
     align_centers: bool = False
     """Match clusters to classes again after clustering (the authors' code)."""
     clustering_steps: int = setting(100, low=0)
-    """Cap on the steps of one clustering."""
+    """Maximum number of steps in one clustering."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class CANSettings(ClusteringSettings):
     """Average the discrepancy over the classes of the batch, or divide by all classes of the task as the authors do."""
     confusion: float = setting(0.0, low=0)
     """Weight of the class confusion in predictions for random target samples, as MCC minimizes it: the discrepancy sees
-    only samples that are kept. 0 (the paper): none; also none in a network that starts at random."""
+    only samples that are kept. 0 (the paper): none; a network that starts at random never has it."""
 
 
 class CAN(Method):

@@ -18,7 +18,7 @@ class MCCSettings:
     temperature: float = setting(2.5, search=Range(1, 5))
     """Temperature of the softmax; it softens confident predictions."""
     constant_weights: bool = True
-    """Detach the weights by which confident samples count more, as the authors' code does."""
+    """Detach the weights that make confident samples count more, as the authors' code does."""
 
 
 class MCC(Method):

@@ -28,17 +28,17 @@ class SelfEnsemblingSettings:
     weight: float = setting(10.0, search=Range(1, 30, log=True))
     """Weight of the consistency between student and teacher."""
     threshold: float = setting(0.9, search=Range(0.5, 0.98))
-    """Consistency counts on target samples to which the teacher gives a class more than this probability."""
+    """Consistency counts only for target samples to which the teacher gives one class a probability above this."""
     balance: float = 0.01
     """Weight of the class balance, relative to the consistency."""
     balance_loss: Literal["bce", "log", "bug"] = "bce"
-    """How balance is measured: binary cross-entropy, logarithm, or the cross-entropy with the authors' slip."""
+    """How balance is measured: binary cross-entropy, logarithm, or the cross-entropy with the authors' mistake."""
     double_softmax: bool = False
-    """Apply the softmax twice in the source cross-entropy, a slip in the authors' code."""
+    """Apply the softmax twice in the source cross-entropy, a mistake in the authors' code."""
     decay: float = 0.99
     """Decay of the moving average: share of the teacher's weights that stays at each step."""
     dropout: float = 0.5
-    """Dropout on the features, drawn apart for student and teacher, as in the authors' network."""
+    """Dropout on the features, drawn separately for student and teacher, as in the authors' network."""
     noise: float | None = setting(None, low=0)
     """Gaussian noise on the target samples, relative to their common standard deviation and drawn separately for
     student and teacher. null: `feature_noise` for feature vectors, 0.1 for images (the authors' for small ones)."""
