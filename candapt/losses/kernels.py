@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SMALLEST_BANDWIDTH = 1e-5  # samples that coincide would otherwise divide by zero
 SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-5, 1e5  # beyond these the kernel is constant and has no gradient
@@ -99,6 +100,7 @@ class _CenteredDistances(torch.autograd.Function):
         return (lengths[:, None] + lengths - 2 * products).clamp_min_(0).fill_diagonal_(0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         centered: Tensor = ctx.saved_tensors[0]
         doubled = 2 * (gradients[0] + gradients[0].mT)
@@ -207,6 +209,27 @@ def mixture_and_slope(distances: Tensor, bandwidth: Tensor) -> tuple[Tensor, Ten
     narrow, *others = kernels.clamp_max(LARGEST_KERNEL)
     values = functools.reduce(Tensor.add_, others, narrow)
     return values, kernels.masked_fill_(constant, 0).mul_(rates).sum(0)
+
+
+def five_kernels(distances: Tensor, bandwidth: Tensor) -> Tensor:
+    """What `gaussian_mixture` gives with five kernels and ratio 2, of (n, m), in a fraction of the time."""
+    values: Tensor = _FiveKernels.apply(distances, bandwidth.detach().view(1, 1))  # type: ignore[no-untyped-call]
+    return values
+
+
+class _FiveKernels(torch.autograd.Function):
+    """The mixture with its derivative in closed form."""
+
+    @staticmethod
+    def forward(ctx: Any, distances: Tensor, bandwidth: Tensor) -> Tensor:
+        values, slopes = mixture_and_slope(distances, bandwidth)
+        ctx.save_for_backward(slopes)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.saved_tensors[0], None
 
 
 Layers = Tensor | Sequence[Tensor]  # features (n, d) of one layer, or a sequence of them with one entry per layer

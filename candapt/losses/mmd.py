@@ -11,6 +11,7 @@ from candapt.losses.kernels import (
     Layers,
     Mixture,
     centered_distances,
+    five_kernels,
     gaussian_mixture,
     paired_layers,
     squared_distances,
@@ -58,12 +59,9 @@ def _layer_kernels(source: Layers, target: Layers, estimator: Estimator, mixture
         raise ValueError(f"There is no estimator {estimator!r}; choose one of {', '.join(_ESTIMATORS)}.")
     layers = paired_layers(source, target)
     _check_counts(len(layers[0][0]), len(layers[0][1]), estimator)
-    kernels = []
-    for (s, t), mixture in zip(layers, _one_per_layer(mixtures, len(layers)), strict=True):
-        width, number, ratio = _bandwidth(s, t, mixture), mixture.kernels, mixture.ratio
-        pairs = _neighbor_distances(s, t) if estimator == "linear" else _all_distances(s, t, mixture)
-        kernels.append([gaussian_mixture(d, width, kernels=number, ratio=ratio) for d in pairs])
-    return kernels
+    pairs = _neighbor_kernels if estimator == "linear" else _all_kernels
+    chosen = _one_per_layer(mixtures, len(layers))
+    return [pairs(source, target, mixture) for (source, target), mixture in zip(layers, chosen, strict=True)]
 
 
 def _one_per_layer(mixtures: Mixtures, layers: int) -> Sequence[Mixture]:
@@ -93,18 +91,28 @@ def _bandwidth(source: Tensor, target: Tensor, mixture: Mixture) -> Tensor | flo
     return 2 * (union - union.mean(0)).square().sum() / (len(union) - 1)
 
 
-def _all_distances(source: Tensor, target: Tensor, mixture: Mixture) -> tuple[Tensor, ...]:
-    """Within the source (n, n), within the target (m, m) and across (n, m)."""
+def _all_kernels(source: Tensor, target: Tensor, mixture: Mixture) -> list[Tensor]:
+    """The kernel within the source (n, n), within the target (m, m) and across (n, m)."""
     union, n = torch.cat([source, target]), len(source)
-    distances = centered_distances(union) if mixture.bandwidth is None else squared_distances(union)
-    return distances[:n, :n], distances[n:, n:], distances[:n, n:]
+    if mixture.bandwidth is None:
+        distances = centered_distances(union)
+        width = distances.detach().sum() / (len(union) * (len(union) - 1))
+    else:
+        distances, width = squared_distances(union), torch.as_tensor(mixture.bandwidth, dtype=union.dtype)
+    if (mixture.kernels, mixture.ratio) == (5, 2.0):
+        kernel = five_kernels(distances, width.to(distances))
+    else:
+        kernel = gaussian_mixture(distances, width, kernels=mixture.kernels, ratio=mixture.ratio)
+    return [kernel[:n, :n], kernel[n:, n:], kernel[:n, n:]]
 
 
-def _neighbor_distances(source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """Each sample to the next one: within the source, within the target, source to target, target to source; (n,)."""
+def _neighbor_kernels(source: Tensor, target: Tensor, mixture: Mixture) -> list[Tensor]:
+    """Of each sample and the next, (n,): within source, within target, source to target, target to source."""
     next_source, next_target = source.roll(-1, 0), target.roll(-1, 0)
     pairs = (source, next_source), (target, next_target), (source, next_target), (target, next_source)
-    return tuple((a - b).square().sum(1) for a, b in pairs)
+    width = _bandwidth(source, target, mixture)
+    distances = [(a - b).square().sum(1) for a, b in pairs]
+    return [gaussian_mixture(each, width, kernels=mixture.kernels, ratio=mixture.ratio) for each in distances]
 
 
 def _biased(within_source: Tensor, within_target: Tensor, across: Tensor) -> Tensor:
