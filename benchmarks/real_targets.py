@@ -261,16 +261,17 @@ def auto(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for place, methods in tasks.items():
         if len(methods) == len(TRIED):
             groups.setdefault(f"{place[0]} {place[1]}", []).append(methods)
-    return {name: _auto_figures(group) for name, group in groups.items()}
+    return {name: auto_figures(group) for name, group in groups.items()}
 
 
-def _auto_figures(group: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+def auto_figures(group: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Mean accuracies of every method and of what is kept, which is how often what, and how far below source-only."""
-    kept = [choose({name: each[name]["estimate"] for name in TRIED}) for each in group]
+    tried = [name for name in TRIED if all(name in each for each in group)]
+    kept = [choose({name: each[name]["estimate"] for name in tried}) for each in group]
     accuracy = [each[name]["accuracy"] for each, name in zip(group, kept, strict=True)]
     harm = [each[BASELINE]["accuracy"] - own for each, own in zip(group, accuracy, strict=True)]
-    means = {name: fmean(each[name]["accuracy"] for each in group) for name in TRIED}
-    counts = {name: kept.count(name) for name in TRIED}
+    means = {name: fmean(each[name]["accuracy"] for each in group) for name in tried}
+    counts = {name: kept.count(name) for name in tried}
     return {"tasks": len(group), "auto": fmean(accuracy), "methods": means, "kept": counts, "most_below": max(harm)}
 
 

@@ -147,7 +147,7 @@ def keep_best(out: Path, *, with_report: bool) -> None:
 
 def choose(estimates: Mapping[str, float]) -> str:
     """The method to keep, by the estimated accuracy of each that was tried."""
-    return max(TRIED, key=lambda method: (estimates[method] + MARGIN * (method == FAVORED), TRIED.index(method)))
+    return max(estimates, key=lambda method: (estimates[method] + MARGIN * (method == FAVORED), TRIED.index(method)))
 
 
 def _evidence(summary: Mapping[str, Any]) -> dict[str, Any]:
