@@ -17,6 +17,8 @@ from candapt.losses.kernels import (
     squared_distances,
 )
 
+ROUNDING = 1e-6  # of a distance relative to a bandwidth, which no discrepancy shows
+
 Estimator = Literal["biased", "unbiased", "linear"]
 Mixtures = Mixture | Sequence[Mixture] | None  # the kernels of every layer, or one entry per layer
 
@@ -94,16 +96,31 @@ def _bandwidth(source: Tensor, target: Tensor, mixture: Mixture) -> Tensor | flo
 def _all_kernels(source: Tensor, target: Tensor, mixture: Mixture) -> list[Tensor]:
     """The kernel within the source (n, n), within the target (m, m) and across (n, m)."""
     union, n = torch.cat([source, target]), len(source)
+    distances = centered_distances(union) if _is_wide(union.detach(), mixture) else squared_distances(union)
     if mixture.bandwidth is None:
-        distances = centered_distances(union)
         width = distances.detach().sum() / (len(union) * (len(union) - 1))
     else:
-        distances, width = squared_distances(union), torch.as_tensor(mixture.bandwidth, dtype=union.dtype)
+        width = torch.as_tensor(mixture.bandwidth)
     if (mixture.kernels, mixture.ratio) == (5, 2.0):
         kernel = five_kernels(distances, width.to(distances))
     else:
         kernel = gaussian_mixture(distances, width, kernels=mixture.kernels, ratio=mixture.ratio)
     return [kernel[:n, :n], kernel[n:, n:], kernel[:n, n:]]
+
+
+def _is_wide(union: Tensor, mixture: Mixture) -> bool:
+    """Whether all bandwidths are so wide that centered distances of these samples (n, d) are right relative to them.
+
+    Of fixed bandwidths it is only looked at on a CPU: a GPU would have to wait for the answer.
+    """
+    if mixture.bandwidth is None:
+        return True
+    if union.device.type != "cpu":
+        return False
+    powers = -(mixture.kernels // 2), mixture.kernels - 1 - mixture.kernels // 2
+    narrowest = mixture.bandwidth * min(mixture.ratio**power for power in powers)
+    longest = float((union - union.mean(0)).square().sum(1).max())
+    return torch.finfo(union.dtype).eps * longest <= ROUNDING * narrowest
 
 
 def _neighbor_kernels(source: Tensor, target: Tensor, mixture: Mixture) -> list[Tensor]:

@@ -190,3 +190,13 @@ def test_they_refuse_what_does_not_fit_together_and_say_why() -> None:
             ours(torch.ones(0, 2), four)
         with pytest.raises(ValueError, match="2 features in the source, 3 in the target"):
             ours(three, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("bandwidth", [None, 1e-3, 1.0, 300.0, 1e6])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 1e3])
+def test_bandwidths_of_any_width_give_the_same_as_direct_distances(bandwidth: float | None, spread: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    source, target = (spread * torch.randn(12, 40, generator=generator) + shift * spread for shift in (0, 0.3))
+    mixture = Mixture(bandwidth=bandwidth)
+    exact = maximum_mean_discrepancy(source.double(), target.double(), mixtures=mixture)
+    assert float(maximum_mean_discrepancy(source, target, mixtures=mixture)) == pytest.approx(float(exact), abs=2e-5)
