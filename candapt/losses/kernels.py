@@ -95,7 +95,8 @@ class _CenteredDistances(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor) -> Tensor:
         centered = a - a.mean(0)  # exact however far from the origin: the mean itself may be rounded
         ctx.save_for_backward(centered)
-        products = centered @ centered.mT
+        with torch.autocast(a.device.type, enabled=False):  # in half precision the digits would be lost
+            products = centered @ centered.mT
         lengths = products.diagonal()
         return (lengths[:, None] + lengths - 2 * products).clamp_min_(0).fill_diagonal_(0)
 

@@ -3,7 +3,6 @@
 import logging
 import re
 import shlex
-import signal
 import subprocess
 import tomllib
 from types import TracebackType
@@ -29,10 +28,8 @@ class Shell:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for server in self.servers:
-            server.send_signal(signal.SIGINT)
-        codes = [server.wait(60) for server in self.servers]
-        assert kind is not None or set(codes) <= {0, 130}, "a server ended badly"
+        for server in self.servers:  # how they end is tested with the servers
+            server.kill()
 
     def run(self, line: str) -> None:
         """Run one line, which must work."""

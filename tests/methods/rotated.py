@@ -47,11 +47,11 @@ def make_rotated(*, samples: int = 40, width: int = 16, angle: float = 0.9) -> T
     return Toy(source.astype(np.float32), labels, target[order].astype(np.float32), labels[order])
 
 
-def short_settings(method: str, **changes: Any) -> Settings:
+def short_settings(method: str, *, seed: int = 0, **changes: Any) -> Settings:
     """Settings for a training of a second; changes without a dot are of the method's own settings."""
     own = FOR_SHORT.get(method, {}) | changes
     named = {name if name in SHORT else f"{method}.{name}": value for name, value in own.items()}
-    return make_settings(method, changes=SHORT | named)
+    return make_settings(method, seed=seed, changes=SHORT | named)
 
 
 @cache
