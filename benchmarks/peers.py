@@ -31,6 +31,7 @@ from candapt.data.domains import Task
 from candapt.evaluation.metrics import accuracy
 from candapt.evaluation.scores import import_libraries
 from candapt.presets import make_settings
+from candapt.storage.provenance import measured_with
 
 ROOT = Path(__file__).parents[1]
 PEERS = ("skada[deep]", "pytorch-adapt", "faiss-cpu", "scikit-learn", "POT")
@@ -48,12 +49,14 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=15)
     options = parser.parse_args()
     python = environment(options.environment)
-    content = {part: load("peers")[part] for part in PARTS if is_recorded("peers") and part in load("peers")}
+    before = load("peers") if is_recorded("peers") else {}
+    content = {name: before[name] for name in (*PARTS, "made") if name in before}
     for part in options.parts:
         content[part] = in_environment(python, part, options.repetitions)
         if part == "adaptation":
             content[part] = {"steps": STEPS, "peers": content[part], "ours": [own_run(name) for name in METHODS]}
         content["peers"] = in_environment(python, "versions", 0)
+        content["made"] = content.get("made", {}) | {part: measured_with()}
         record("peers", content)  # after each part, so that one that fails loses no other
 
 
