@@ -48,7 +48,7 @@ class Command:
     def wait(self, seconds: float | None = None) -> int:
         """The exit code, once it has ended."""
         self._process.join(seconds)
-        assert self._process.exitcode is not None, "it goes on"
+        assert self._process.exitcode is not None, "the command has not ended"
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:

@@ -9,12 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from candapt import processes
 from candapt.errors import LOST_CODE, UserError
 from candapt.settings import check_limits, setting
 from candapt.storage.interruption import Interrupted
 from candapt.storage.safe_reading import shortened
+
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
 
 MAX_PROCESSES = 10_000  # on one machine or in number of machines; more are taken for a mistake
 PER_CORE, ALWAYS = 4, 16  # processes for each core, and on any machine, that are started; more are taken for a mistake
@@ -70,25 +74,14 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # it would tell all of this with tracebacks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.devices)))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ[processes.STARTED_HERE] = "1"
-    config = LaunchConfig(
-        min_nodes=options.nodes,
-        max_nodes=options.nodes,
-        nproc_per_node=options.devices,
-        run_id="candapt",
-        rdzv_backend="c10d",
-        rdzv_endpoint=options.rendezvous or "localhost:0",
-        rdzv_configs={"timeout": WAIT_SECONDS},
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
     try:
-        elastic_launch(config, sys.executable)("-m", "candapt", command, *arguments)
+        elastic_launch(_configuration(options), sys.executable)("-m", "candapt", command, *arguments)
     except SignalException as error:
         if error.sigval != signal.SIGTERM:  # Ctrl-C reaches all processes, and the first one prints how to continue
             raise SystemExit(128 + int(error.sigval)) from None
@@ -105,6 +98,23 @@ def launch(command: str, arguments: Sequence[str], options: ProcessOptions, advi
             f"The machines did not meet at --rendezvous {shortened(options.rendezvous, 80)!r} ({reason}): give "
             f"HOST:PORT of one of them that all can reach, and start the command on {options.nodes} --nodes."
         ) from None
+
+
+def _configuration(options: ProcessOptions) -> "LaunchConfig":
+    """How many processes are started, and where they meet."""
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=options.nodes,
+        max_nodes=options.nodes,
+        nproc_per_node=options.devices,
+        run_id="candapt",
+        rdzv_backend="c10d",
+        rdzv_endpoint=options.rendezvous or "localhost:0",
+        rdzv_configs={"timeout": WAIT_SECONDS},
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
 
 
 def _check(options: ProcessOptions) -> None:

@@ -30,8 +30,8 @@ VOTES = 1000  # maximum number of source samples whose neighbors vote
 UNKNOWN = 0.1  # share of the target that looks like none of the classes, from which on the user must know
 
 SENTENCES = {
-    "unknown objects": "About {unknown:.0%} of the target look like none of the source's classes: what is predicted "
-    "for them is wrong.",
+    "unknown objects": "About {unknown:.0%} of the target look like none of the source's classes: any class that "
+    "is predicted for them is wrong.",
     "other classes": "The target samples predicted as a class hardly resemble that class in the source (similarity "
     "{resemblance[0]:.2f}): the target may hold other classes, and its predictions mean little.",
     "missing classes": "The target seems to lack about {missing:.0%} of the source's classes: predictions of rare "

@@ -115,14 +115,14 @@ def test_a_point_of_the_map_tells_its_name_and_shows_its_picture(browser: Any, i
     page.wait_for_selector("#chart-map-after .point")
     page.locator("#chart-map-after").scroll_into_view_if_needed()
     page.wait_for_timeout(300)  # scrolling hides the card
-    told = []
+    cards = []
     for place in range(5):  # a point may lie on another one
         box = page.locator("#chart-map-after .point").nth(place).bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2 - 3, box["y"] + box["height"] / 2)
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.wait_for_selector("#card:not([hidden]) img")
-        told.append(page.locator("#card").inner_text())
-    assert any("source, labeled" in text for text in told)
+        cards.append(page.locator("#card").inner_text())
+    assert any("source, labeled" in card for card in cards)
     page.select_option("#highlight", "1")
     assert "0.07" in page.evaluate("JSON.stringify(document.querySelector('#chart-map-after').data[0].marker.opacity)")
     page.close()
